@@ -1,0 +1,187 @@
+"""Quantities as people write them, and back: rates, durations, sizes, counts.
+
+One grammar for every option, file and message: a number, then a unit, a space between them allowed.
+
+    bit rate     200mbit   1.5 Gbit/s   300GB/s   10MiB/s     -> float, bit/s
+    duration     20us      10 ms        1.5s      2min        -> float, s
+    size         40GB      16GiB        512 B                 -> int, bytes
+    count        1e6       125M         1.3B                  -> int
+
+`k M G T` are powers of 1000, `Ki Mi Gi Ti` powers of 1024. `bit` units are taken in any case, for
+network people write `mbit` and `Mbit` for the same thing; byte units end in a capital `B` and are
+taken in no other case, so that `mb`, which means either, is refused.
+
+The `format_*` functions write three significant digits in a form that the parser reads again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import NoReturn
+
+from thinwire.errors import ConfigError
+
+__all__ = [
+    "format_bit_rate",
+    "format_bytes",
+    "format_count",
+    "format_duration",
+    "parse_bit_rate",
+    "parse_byte_rate",
+    "parse_bytes",
+    "parse_count",
+    "parse_duration",
+]
+
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,3})? ?([A-Za-zµ/]*)", re.I)
+
+# Nothing that is measured here is larger, and a longer integer would only cost time to print.
+_LARGEST = Decimal("1e24")
+# Below this a quantity is a slip of the hand; it also keeps every result far from a denormal float.
+_SMALLEST = Decimal("1e-24")
+
+_SI = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+_BYTES = {f"{prefix}B": factor for prefix, factor in {**_SI, "K": 10**3, **_BINARY}.items()}
+_BYTE_RATES = {f"{unit}/s": 8 * factor for unit, factor in _BYTES.items()}
+_BIT_RATES = {f"{prefix.lower()}bit": factor for prefix, factor in _SI.items()}
+_DURATIONS = {
+    "ns": Decimal("1e-9"),
+    "us": Decimal("1e-6"),
+    "µs": Decimal("1e-6"),
+    "ms": Decimal("1e-3"),
+    "s": Decimal(1),
+    "min": Decimal(60),
+    "h": Decimal(3600),
+}
+_COUNTS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+_BIT_RATE_FORMS = "bits per second such as 200mbit or 100gbit, bytes per second such as 300GB/s"
+_DURATION_FORMS = "a duration such as 20us, 10ms or 1.5s"
+_BYTES_FORMS = "bytes such as 40GB (powers of 1000) or 16GiB (powers of 1024)"
+_COUNT_FORMS = "a whole number such as 1000000, 1e6, 125M or 1.3B"
+
+
+def parse_bit_rate(text: str) -> float:
+    """Read a bandwidth and return it in bit/s.
+
+    `200mbit`, `1.5Gbit/s` are bits per second, `300GB/s`, `10MiB/s` bytes per second (times 8).
+
+    Raises:
+        ConfigError: no number, no unit, an ambiguous unit, or not above zero.
+    """
+    number, unit = _split(text, "bandwidth", _BIT_RATE_FORMS)
+    factor = _BYTE_RATES.get(unit) or _BIT_RATES.get(unit.lower().removesuffix("/s"))
+    if factor is None:
+        _refuse(text, "bandwidth", _unit_fault(unit), _BIT_RATE_FORMS)
+    return float(_in_range(number * factor, text, "bandwidth", _BIT_RATE_FORMS))
+
+
+def parse_byte_rate(text: str) -> float:
+    """Read a bandwidth as `parse_bit_rate` does and return it in bytes/s."""
+    return parse_bit_rate(text) / 8
+
+
+def parse_duration(text: str) -> float:
+    """Read a duration (`ns us ms s min h`) and return it in seconds.
+
+    Raises:
+        ConfigError: no number, no unit, an unknown unit, or not above zero.
+    """
+    return float(_parse(text, "duration", _DURATIONS, _DURATION_FORMS))
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size (`B`, `kB` to `TB`, `KiB` to `TiB`) and return it in bytes.
+
+    Raises:
+        ConfigError: no number, no unit, an unknown unit, not above zero, or not whole bytes.
+    """
+    return _whole(_parse(text, "size", _BYTES, _BYTES_FORMS), text, "size", _BYTES_FORMS)
+
+
+def parse_count(text: str) -> int:
+    """Read a count, alone or with `k M B T` (thousand, million, billion, 1e12).
+
+    Raises:
+        ConfigError: no number, an unknown unit, not above zero, or not whole.
+    """
+    return _whole(_parse(text, "count", _COUNTS, _COUNT_FORMS), text, "count", _COUNT_FORMS)
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Write a size for people, in powers of 1000: `1.23 MB`."""
+    return _format(size_bytes, {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}, " ")
+
+
+def format_bit_rate(rate_bit_per_s: float) -> str:
+    """Write a bandwidth for people: `200 Mbit/s`."""
+    units = {"bit/s": 1, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9, "Tbit/s": 1e12}
+    return _format(rate_bit_per_s, units, " ")
+
+
+def format_duration(duration_s: float) -> str:
+    """Write a duration for people: `20 us`, `1.5 s`, `2.5 min`."""
+    units = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600}
+    return _format(duration_s, units, " ")
+
+
+def format_count(count: float) -> str:
+    """Write a count for people: `125M`, `1.3B`."""
+    return _format(count, {"": 1, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}, "")
+
+
+def _parse(text: str, noun: str, units: Mapping[str, Decimal | int], forms: str) -> Decimal:
+    number, unit = _split(text, noun, forms)
+    if unit not in units:
+        _refuse(text, noun, _unit_fault(unit), forms)
+    return _in_range(number * units[unit], text, noun, forms)
+
+
+def _split(text: str, noun: str, forms: str) -> tuple[Decimal, str]:
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None:
+        _refuse(text, noun, "this is not a positive number with a unit", forms)
+    digits, exponent, unit = match.groups()
+    return Decimal(digits + (exponent or "")), unit
+
+
+def _in_range(value: Decimal, text: str, noun: str, forms: str) -> Decimal:
+    if value == 0:
+        _refuse(text, noun, "it must be more than zero", forms)
+    if not _SMALLEST <= value <= _LARGEST:
+        _refuse(text, noun, "no such amount exists", forms)
+    return value
+
+
+def _whole(value: Decimal, text: str, noun: str, forms: str) -> int:
+    if value != int(value):
+        _refuse(text, noun, "it must be a whole number", forms)
+    return int(value)
+
+
+def _unit_fault(unit: str) -> str:
+    return f"the unit {unit!r} is not known here" if unit else "the unit is missing"
+
+
+def _refuse(text: str, noun: str, fault: str, forms: str) -> NoReturn:
+    shown = text if len(text) <= 40 else text[:40] + "..."
+    raise ConfigError(f"{noun} {shown!r}: {fault}; write {forms}")
+
+
+def _format(value: float, units: Mapping[str, float], space: str) -> str:
+    names = list(units)
+    place = 0
+    # Rounding comes before the choice of unit, so that 999.9 kB becomes 1 MB and not 1000 kB.
+    while place + 1 < len(names) and _rounded(value / units[names[place]]) >= (
+        units[names[place + 1]] / units[names[place]]
+    ):
+        place += 1
+    return f"{_rounded(value / units[names[place]]):.12g}{space}{names[place]}"
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
