@@ -1,0 +1,108 @@
+"""One joint decision whether a step's gradients may be used.
+
+A NaN in one rank's shard must not be applied by the others, nor may one rank skip a step that the
+others take: parameters, optimizer states and whatever the codecs remember would drift apart. So
+every rank says what it sees in one small all-reduce, and all do the same.
+
+    rank 0   loss 2.1   finite  ─┐                      ┌─> skip
+    rank 1   loss 2.3   NaN     ─┼─ all-reduce (sum) ───┼─> skip     mean loss, ranks that said no
+    rank 2   loss 2.2   finite  ─┘                      └─> skip
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from thinwire.errors import ConfigError, RankError
+
+__all__ = ["Agreement", "FiniteCheck"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """What all ranks decided about a step.
+
+    Attributes:
+        mean_loss: over all ranks; NaN if one of them is.
+        refusing_ranks: those with a loss or a gradient that is not finite; the step is taken only
+            if there is none.
+    """
+
+    mean_loss: float
+    refusing_ranks: tuple[int, ...]
+
+    @property
+    def take_step(self) -> bool:
+        """Whether every rank may step."""
+        return not self.refusing_ranks
+
+
+class FiniteCheck:
+    """Asks all ranks, step by step, and gives up after too many skips in a row.
+
+    The all-reduce is plain, of ``world + 1`` doubles: it belongs to the trainer, not to the recipe,
+    and is not in the ledger.
+
+    Args:
+        max_skips: steps that may be skipped in a row.
+
+    Raises:
+        ConfigError: ``max_skips`` is negative.
+    """
+
+    def __init__(self, *, max_skips: int = 5) -> None:
+        if max_skips < 0:
+            raise ConfigError(f"max_skips: {max_skips} is below 0")
+        self._max_skips = max_skips
+        self._skips = 0
+
+    def agree(self, loss: Tensor, gradients: Iterable[Tensor]) -> Agreement:
+        """Decide together. Every rank must call this once per step, before the optimizer.
+
+        Args:
+            loss: this rank's, a scalar.
+            gradients: this rank's; of a sharded gradient its own shard is looked at.
+
+        Raises:
+            RankError: on every rank, when more steps than allowed were skipped in a row.
+        """
+        rank, world = dist.get_rank(), dist.get_world_size()
+        votes = torch.zeros(world + 1, dtype=torch.float64, device=loss.device)
+        votes[0] = loss.detach()
+        votes[1 + rank] = _is_finite(loss, gradients).logical_not()
+        dist.all_reduce(votes)
+        total, *refusals = votes.tolist()
+        agreement = Agreement(
+            mean_loss=total / world,
+            refusing_ranks=tuple(index for index, refusal in enumerate(refusals) if refusal),
+        )
+        self._skips = 0 if agreement.take_step else self._skips + 1
+        if self._skips > self._max_skips:
+            ranks = ", ".join(str(index) for index in agreement.refusing_ranks)
+            raise RankError(
+                f"{self._skips} steps in a row had a loss or a gradient that is not finite, "
+                f"the last one on rank {ranks}; lower the learning rate"
+            )
+        return agreement
+
+
+def _is_finite(loss: Tensor, gradients: Iterable[Tensor]) -> Tensor:
+    """Whether nothing is NaN or Inf, as a scalar tensor: no wait for an accelerator per gradient.
+
+    The largest magnitude tells it exactly: a NaN or an Inf is passed on, and a sum that overflows
+    cannot be mistaken for one.
+    """
+    shards = (_own_shard(gradient) for gradient in gradients)
+    observed = [*(shard for shard in shards if shard.numel() > 0), loss.detach()]
+    return torch.nn.utils.get_total_norm(observed, norm_type=math.inf).isfinite()
+
+
+def _own_shard(gradient: Tensor) -> Tensor:
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
