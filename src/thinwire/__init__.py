@@ -1,1 +1,55 @@
-"""Placeholder docstring, replaced by the owner of this package."""
+"""thinwire: sharded PyTorch training over thin wires.
+
+    import thinwire as tw
+
+    model = tw.shard(model, tw.recipes.zeropp())
+
+Importing this package loads no torch: every public name is resolved when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from thinwire import recipes
+    from thinwire.formats import WireFormat, parse_format
+    from thinwire.recipe import Recipe
+    from thinwire.shard import compress, ledger, shard
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Recipe",
+    "WireFormat",
+    "compress",
+    "ledger",
+    "parse_format",
+    "recipes",
+    "shard",
+]
+
+_HOMES = {
+    "Recipe": "thinwire.recipe",
+    "WireFormat": "thinwire.formats",
+    "compress": "thinwire.shard",
+    "ledger": "thinwire.shard",
+    "parse_format": "thinwire.formats",
+    "shard": "thinwire.shard",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Resolve a public name on first use (PEP 562) and keep it."""
+    if name == "recipes":
+        return importlib.import_module("thinwire.recipes")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'thinwire' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,1 +1,1 @@
-"""Placeholder docstring, replaced by the owner of this package."""
+"""Payloads between ranks: the only floor that knows both ranks and codecs."""

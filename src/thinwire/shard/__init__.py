@@ -1,1 +1,10 @@
-"""Placeholder docstring, replaced by the owner of this package."""
+"""PyTorch's sockets for sharded training, one file per socket.
+
+    model = thinwire.shard(model, recipe)      wrap and compress
+    thinwire.compress(model, recipe)           compress what is wrapped already
+    thinwire.ledger(model)                     the bytes it sent
+"""
+
+from thinwire.shard.attach import compress, ledger, ledger_of, shard
+
+__all__ = ["compress", "ledger", "ledger_of", "shard"]

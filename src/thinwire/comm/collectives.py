@@ -1,0 +1,181 @@
+"""Compressed collectives on one level: payloads between ranks, values at both ends.
+
+Shared laws. The sum is in fp32 and in rank order. Every rank decodes the same payloads, its own
+too, so that all ranks hold the same bits. A payload lives only as long as the call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from thinwire.comm.exchange import exchange
+from thinwire.comm.layout import ShardLayout
+from thinwire.comm.ledger import Ledger
+from thinwire.comm.reduction import ReduceOp, finish_sum
+from thinwire.comm.topology import Peers
+from thinwire.errors import StateError
+from thinwire.wire.key import Key
+
+__all__ = ["Traffic", "all_gather", "all_reduce", "reduce_scatter"]
+
+BF16_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a collective needs to know besides its tensors.
+
+    Attributes:
+        layout: the parameters in the buffer.
+        peers: the ranks that take part.
+        ledger: where sent bytes are recorded.
+    """
+
+    layout: ShardLayout
+    peers: Peers
+    ledger: Ledger
+
+    def check(self, slot: Tensor, whole: Tensor) -> None:
+        """Raise if a slot and a whole buffer are not of the layout's size."""
+        slot_numel, size = self.layout.slot_numel, self.peers.size
+        if slot.numel() != slot_numel or whole.numel() != slot_numel * size:
+            raise StateError(
+                f"the buffers hold {slot.numel()} and {whole.numel()} elements, the compressed "
+                f"layout {slot_numel} and {slot_numel * size}: parameters were added, removed or "
+                "resized after compression was attached; attach it again"
+            )
+
+
+def all_gather(output: Tensor, shard: Tensor, traffic: Traffic, key: Key) -> None:
+    """Gather every rank's shard, encoded on the way.
+
+    1. Encode the own shard into a payload.
+    2. All-gather the payloads (ring).
+    3. Decode all W payloads, the own one too, into their slots.
+
+    Bytes sent per rank = (W - 1) * ``layout.slot_bytes``, all to the successor in the ring.
+
+    Args:
+        output: vector of W * ``layout.slot_numel`` elements, fp32, bf16 or fp16; overwritten.
+        shard: this rank's slot, of the same dtype. May be a view into ``output``.
+        traffic: layout, peers and ledger.
+        key: of the random numbers; the rank is part of it.
+    """
+    traffic.check(shard, output)
+    layout, peers = traffic.layout, traffic.peers
+    payload = torch.zeros(layout.slot_bytes, dtype=torch.uint8, device=shard.device)
+    own = layout.packings[peers.rank]
+    own.encode_into(shard, payload[: own.wire_bytes], key)
+    gathered = _gather_payloads(payload, traffic, "all_gather")
+    for packing, received, slot in zip(
+        layout.packings, gathered, output.view(peers.size, -1), strict=True
+    ):
+        packing.decode_into(received[: packing.wire_bytes], slot)
+
+
+def reduce_scatter(
+    output: Tensor, contributions: Tensor, traffic: Traffic, key: Key, op: ReduceOp
+) -> None:
+    """Sum every rank's contributions and keep the own slot, encoded on the way.
+
+    1. Encode W slots of the own contributions, one payload for each rank.
+    2. Exchange the payloads (all-to-all).
+    3. Decode the W received payloads and sum them in fp32, in rank order.
+    4. Apply what ``op`` asks for (AVG: divide by W).
+
+    Bytes sent per rank = the sum of ``layout.packings[p].wire_bytes`` over all other ranks p.
+
+    Args:
+        output: vector of ``layout.slot_numel`` elements; overwritten.
+        contributions: vector of W * ``layout.slot_numel`` elements, fp32, bf16 or fp16.
+        traffic: layout, peers and ledger.
+        key: of the random numbers; the rank is part of it.
+        op: SUM, AVG or PREMUL_SUM.
+    """
+    traffic.check(output, contributions)
+    total = output if output.dtype == torch.float32 else output.new_empty(
+        output.shape, dtype=torch.float32
+    )
+    _reduce_slots(total, contributions, traffic, key, "reduce_scatter")
+    finish_sum(total, op, traffic.peers.size)
+    if total is not output:
+        output.copy_(total)
+
+
+def all_reduce(values: Tensor, traffic: Traffic, key: Key, op: ReduceOp) -> None:
+    """Sum every rank's values into all ranks, encoded on the way there and back.
+
+    1. Reduce-scatter as in :func:`reduce_scatter`: the own slot of the result, in fp32.
+    2. Apply what ``op`` asks for.
+    3. All-gather as in :func:`all_gather`: every rank decodes the same encoded result.
+
+    Bytes sent per rank = those of the two collectives.
+
+    Args:
+        values: vector of W * ``layout.slot_numel`` elements, fp32, bf16 or fp16; overwritten.
+        traffic: layout, peers and ledger.
+        key: of the random numbers; the rank is part of it.
+        op: SUM, AVG or PREMUL_SUM.
+    """
+    slot = torch.empty(traffic.layout.slot_numel, dtype=torch.float32, device=values.device)
+    reduce_scatter(slot, values, traffic, key.fold(0), op)
+    if values.dtype == torch.float32:
+        all_gather(values, slot, traffic, key.fold(1))
+    else:
+        all_gather(values, slot.to(values.dtype), traffic, key.fold(1))
+
+
+def _gather_payloads(payload: Tensor, traffic: Traffic, collective: str) -> Tensor:
+    """The payloads of all ranks, as a matrix of W rows."""
+    layout, peers = traffic.layout, traffic.peers
+    gathered = torch.empty(
+        (peers.size, layout.slot_bytes), dtype=torch.uint8, device=payload.device
+    )
+    if layout.slot_bytes:
+        dist.all_gather_single(gathered.view(-1), payload, group=peers.group)
+    sent_bytes = (peers.size - 1) * layout.slot_bytes
+    across = peers.is_across(peers.successor)
+    traffic.ledger.record(
+        collective,
+        within_bytes=0 if across else sent_bytes,
+        across_bytes=sent_bytes if across else 0,
+        bf16_bytes=(peers.size - 1) * layout.slot_numel * BF16_BYTES,
+        formats=layout.formats,
+    )
+    return gathered
+
+
+def _reduce_slots(
+    total: Tensor, contributions: Tensor, traffic: Traffic, key: Key, collective: str
+) -> None:
+    """Steps 1 to 3 of a reduce-scatter: the fp32 sum of the own slot."""
+    layout, peers = traffic.layout, traffic.peers
+    device = contributions.device
+    outgoing = [
+        torch.empty(packing.wire_bytes, dtype=torch.uint8, device=device)
+        for packing in layout.packings
+    ]
+    slots = contributions.view(peers.size, -1)
+    for receiver, (packing, slot, payload) in enumerate(
+        zip(layout.packings, slots, outgoing, strict=True)
+    ):
+        packing.encode_into(slot, payload, key.fold(receiver))
+    own = layout.packings[peers.rank]
+    incoming = [torch.empty_like(outgoing[peers.rank]) for _ in range(peers.size)]
+    exchange(outgoing, incoming, peers)
+    sent = {True: 0, False: 0}
+    for receiver, payload in enumerate(outgoing):
+        if receiver != peers.rank:
+            sent[peers.is_across(receiver)] += len(payload)
+    traffic.ledger.record(
+        collective,
+        within_bytes=sent[False],
+        across_bytes=sent[True],
+        bf16_bytes=(peers.size - 1) * layout.slot_numel * BF16_BYTES,
+        formats=layout.formats,
+    )
+    own.decode_sum_into(incoming, total)

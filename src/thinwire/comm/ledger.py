@@ -1,0 +1,106 @@
+"""The ledger: the bytes that this rank really sent, collective by collective.
+
+A collective records what it hands to the backend as payload, per receiver, and what the same
+collective would have sent with bf16 elements. Headers of the network below (TCP, IP, Ethernet)
+are not in it; the network card's counter shows them on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+__all__ = ["CollectiveBytes", "Ledger", "LedgerReport"]
+
+
+class CollectiveBytes(TypedDict):
+    """What one kind of collective sent since the ledger was opened or reset."""
+
+    name: str
+    calls: int
+    within_bytes: int
+    across_bytes: int
+    bf16_bytes: int
+    formats: list[str]
+
+
+class LedgerReport(TypedDict):
+    """A ledger as plain data, ready for JSON. ``ratio`` is bf16 bytes per sent byte."""
+
+    collectives: list[CollectiveBytes]
+    within_bytes: int
+    across_bytes: int
+    sent_bytes: int
+    bf16_bytes: int
+    ratio: float | None
+
+
+@dataclass(slots=True)
+class _Entry:
+    calls: int = 0
+    within_bytes: int = 0
+    across_bytes: int = 0
+    bf16_bytes: int = 0
+    formats: set[str] = field(default_factory=set)
+
+
+class Ledger:
+    """Counts sent bytes per collective, within and across hosts."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+
+    def record(
+        self,
+        collective: str,
+        *,
+        within_bytes: int = 0,
+        across_bytes: int = 0,
+        bf16_bytes: int,
+        formats: frozenset[str],
+    ) -> None:
+        """Add one call of a collective.
+
+        Args:
+            collective: its name, such as ``"all_gather"``.
+            within_bytes: bytes sent to ranks on this host.
+            across_bytes: bytes sent to ranks on other hosts.
+            bf16_bytes: bytes that the uncompressed collective would send with bf16 elements.
+            formats: the formats that its payload holds.
+        """
+        entry = self._entries.setdefault(collective, _Entry())
+        entry.calls += 1
+        entry.within_bytes += within_bytes
+        entry.across_bytes += across_bytes
+        entry.bf16_bytes += bf16_bytes
+        entry.formats |= formats
+
+    def reset(self) -> None:
+        """Forget all that was recorded."""
+        self._entries.clear()
+
+    def report(self) -> LedgerReport:
+        """All that was recorded since the ledger was opened or reset."""
+        collectives = [
+            CollectiveBytes(
+                name=name,
+                calls=entry.calls,
+                within_bytes=entry.within_bytes,
+                across_bytes=entry.across_bytes,
+                bf16_bytes=entry.bf16_bytes,
+                formats=sorted(entry.formats),
+            )
+            for name, entry in sorted(self._entries.items())
+        ]
+        within_bytes = sum(item["within_bytes"] for item in collectives)
+        across_bytes = sum(item["across_bytes"] for item in collectives)
+        bf16_bytes = sum(item["bf16_bytes"] for item in collectives)
+        sent_bytes = within_bytes + across_bytes
+        return LedgerReport(
+            collectives=collectives,
+            within_bytes=within_bytes,
+            across_bytes=across_bytes,
+            sent_bytes=sent_bytes,
+            bf16_bytes=bf16_bytes,
+            ratio=bf16_bytes / sent_bytes if sent_bytes else None,
+        )

@@ -1,0 +1,90 @@
+"""PyTorch's own collectives, unchanged, with their bytes in the ledger.
+
+The uncompressed recipes run through these, so that a comparison counts both sides alike. What a
+backend sends depends on its algorithm:
+
+    all-gather       ring everywhere: (W - 1) * shard bytes
+    reduce-scatter   NCCL, ring: (W - 1) / W * input bytes; gloo runs an all-reduce inside and
+                     keeps a slice: 2 (W - 1) / W * input bytes
+    all-reduce       ring everywhere: 2 (W - 1) / W * input bytes
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from thinwire.comm.ledger import Ledger
+from thinwire.comm.reduction import ReduceOp
+from thinwire.comm.topology import Peers
+
+__all__ = ["all_gather", "all_reduce", "reduce_scatter"]
+
+BF16_BYTES = 2
+NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def all_gather(
+    output: Tensor, shard: Tensor, peers: Peers, ledger: Ledger, *, async_op: bool = False
+) -> dist.Work | None:
+    """``torch.distributed.all_gather_single``, counted.
+
+    Bytes sent per rank = (W - 1) * bytes of ``shard``.
+    """
+    work = dist.all_gather_single(output, shard, group=peers.group, async_op=async_op)
+    _record(ledger, "all_gather", peers, shard, peers.size - 1)
+    return work
+
+
+def reduce_scatter(
+    output: Tensor,
+    contributions: Tensor,
+    peers: Peers,
+    ledger: Ledger,
+    op: ReduceOp,
+    *,
+    async_op: bool = False,
+) -> dist.Work | None:
+    """``torch.distributed.reduce_scatter_single``, counted.
+
+    Bytes sent per rank = (W - 1) / W * bytes of ``contributions``, twice that on gloo.
+    """
+    work = dist.reduce_scatter_single(
+        output, contributions, op=op, group=peers.group, async_op=async_op
+    )
+    passes = 2 if dist.get_backend(peers.group) == "gloo" else 1
+    _record(ledger, "reduce_scatter", peers, output, passes * (peers.size - 1), peers.size - 1)
+    return work
+
+
+def all_reduce(values: Tensor, peers: Peers, ledger: Ledger) -> torch.futures.Future[Tensor]:
+    """``torch.distributed.all_reduce`` (SUM), counted, as a future of ``values``.
+
+    Bytes sent per rank = 2 (W - 1) / W * bytes of ``values``.
+    """
+    work = dist.all_reduce(values, group=peers.group, async_op=True)
+    assert work is not None  # async_op=True on a member of the group
+    _record(ledger, "all_reduce", peers, values, 2 * (peers.size - 1) / peers.size)
+    future: torch.futures.Future[list[Tensor]] = work.get_future()
+    return future.then(lambda done: done.value()[0])
+
+
+def _record(
+    ledger: Ledger,
+    collective: str,
+    peers: Peers,
+    unit: Tensor,
+    times: float,
+    bf16_times: float | None = None,
+) -> None:
+    """Record that ``times`` times the bytes of ``unit`` went round the ring."""
+    sent_bytes = round(times * unit.numel() * unit.element_size())
+    across = peers.size > 1 and peers.is_across(peers.successor)
+    ledger.record(
+        collective,
+        within_bytes=0 if across else sent_bytes,
+        across_bytes=sent_bytes if across else 0,
+        bf16_bytes=round((times if bf16_times is None else bf16_times) * unit.numel() * BF16_BYTES),
+        formats=frozenset({NAMES.get(unit.dtype, str(unit.dtype).removeprefix("torch."))}),
+    )

@@ -1,0 +1,200 @@
+"""A recipe: what travels in which format, and what stays where. Frozen data, no torch.
+
+A recipe is the one argument that decides how a model is trained over the wire. It is validated
+when it is made, so a recipe that exists is free of contradictions; whether this version can carry
+it out is asked by :func:`thinwire.shard`, which refuses rather than ignore a field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thinwire.errors import ConfigError
+from thinwire.formats import WireFormat, parse_format
+
+__all__ = ["Recipe"]
+
+STAGES = (0, 1, 2, 3)
+COMPUTE_DTYPES = ("fp32", "bf16")
+CHOICES: dict[str, tuple[str | None, ...]] = {
+    "replica": (None, "host", "rank"),
+    "accumulate": ("sync", "keep", "within"),
+    "offload": ("none", "states", "all", "disk"),
+    "activations": ("keep", "recompute", "partition", "offload"),
+    "compute": COMPUTE_DTYPES,
+}
+FORMAT_FIELDS = ("weights", "grads", "grads_within", "optimizer_states", "qat")
+MAX_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a model is sharded and what its traffic looks like.
+
+    Formats are written in the grammar of :func:`thinwire.parse_format`.
+
+    Attributes:
+        stage: ZeRO stage: 0 replicates all (DDP), 1 shards optimizer states, 2 gradients too,
+            3 parameters too (arXiv 1910.02054, section 5).
+        weights: format of the parameters on the wire (stages 2 and 3).
+        grads: format of the gradients on the wire, across hosts if ``grads_within`` is given.
+        grads_within: format of the first hop, within the host; ``None``: one hop only.
+        replica: what serves the second gather of stage 3: ``None`` gathers again, ``"host"`` keeps
+            a copy split over the ranks of a host (hpZ, arXiv 2306.10209, section 3.2), ``"rank"``
+            keeps a whole one per rank.
+        feedback: add what the gradient's codec lost to the next gradient (error feedback).
+        exact: parameters that travel uncompressed: shell patterns on the parameter's name, matched
+            in any case, or ``"1d"`` for every parameter of at most one dimension.
+        min_numel: parameters with fewer elements travel uncompressed too.
+        accumulate: what a micro-batch that is not the last does: ``"sync"`` reduces at once,
+            ``"keep"`` keeps the unsharded sum, ``"within"`` reduces within the host only.
+        local_steps: optimizer steps between two exchanges; 1 exchanges at every step.
+        optimizer_states: format in which the optimizer keeps its states.
+        offload: what lives on the host: ``"none"``, ``"states"``, ``"all"`` or ``"disk"``.
+        activations: ``"keep"``, ``"recompute"``, ``"partition"`` or ``"offload"``.
+        qat: format that forward sees the weights through (quantization-aware training).
+        compute: dtype of forward and backward, ``"bf16"`` or ``"fp32"``; parameters are kept in fp32.
+        adaptive_bits: mean bits per element that the bits of all layers must keep to.
+        seed: of every random number a codec draws.
+        strict: refuse what cannot be in effect, instead of warning.
+        name: how the recipe calls itself in tables. Not part of its identity.
+
+    Raises:
+        ConfigError: a field is out of range, a format does not parse, or two fields contradict.
+    """
+
+    stage: int = 3
+    weights: str = "bf16"
+    grads: str = "fp32"
+    grads_within: str | None = None
+    replica: str | None = None
+    feedback: bool = False
+    exact: tuple[str, ...] = ("*norm*", "*bias", "1d")
+    min_numel: int = 1024
+    accumulate: str = "sync"
+    local_steps: int = 1
+    optimizer_states: str = "fp32"
+    offload: str = "none"
+    activations: str = "keep"
+    qat: str | None = None
+    compute: str = "bf16"
+    adaptive_bits: float | None = None
+    seed: int = 0
+    strict: bool = True
+    name: str = dataclasses.field(default="custom", compare=False)
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        _check_ranges(self)
+        for field in FORMAT_FIELDS:
+            text = getattr(self, field)
+            if text is not None:
+                try:
+                    parse_format(text)
+                except ConfigError as error:
+                    raise ConfigError(f"recipe field {field}: {error}") from error
+        _check_contradictions(self)
+
+    @property
+    def weight_format(self) -> WireFormat:
+        """The parsed format of ``weights``."""
+        return parse_format(self.weights)
+
+    @property
+    def grad_format(self) -> WireFormat:
+        """The parsed format of ``grads``."""
+        return parse_format(self.grads)
+
+    @property
+    def is_uncompressed(self) -> bool:
+        """Whether PyTorch's own collectives carry this recipe: nothing is narrower than compute."""
+        if self.local_steps != 1 or self.feedback:
+            return False
+        if self.stage == 0:
+            return self.grads == "fp32"  # DDP reduces in the dtype of the parameters
+        return self.weights == self.compute and self.grads in ("fp32", self.compute)
+
+    def travels_exactly(self, parameter: str, shape: Sequence[int]) -> bool:
+        """Whether a parameter is sent uncompressed.
+
+        Args:
+            parameter: its full name in the model, for example ``"blocks.0.norm.weight"``.
+            shape: its global shape.
+        """
+        if math.prod(shape) < self.min_numel:
+            return True
+        lowered = parameter.lower()
+        return any(
+            len(shape) <= 1 if pattern == "1d" else fnmatch.fnmatchcase(lowered, pattern.lower())
+            for pattern in self.exact
+        )
+
+
+def _check_types(recipe: Recipe) -> None:
+    """Raise if a field has a type that its annotation does not allow."""
+    expected: dict[str, tuple[type, ...]] = {
+        "stage": (int,),
+        "min_numel": (int,),
+        "local_steps": (int,),
+        "seed": (int,),
+        "feedback": (bool,),
+        "strict": (bool,),
+        "exact": (tuple,),
+        "adaptive_bits": (int, float, type(None)),
+        "weights": (str,),
+        "grads": (str,),
+        "optimizer_states": (str,),
+        "name": (str,),
+    }
+    for field, types in expected.items():
+        value = getattr(recipe, field)
+        # bool is an int to Python, but `stage=True` is a mistake
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            wanted = " or ".join(kind.__name__ for kind in types)
+            raise ConfigError(f"recipe field {field}: {value!r} is not of type {wanted}")
+    if not all(isinstance(pattern, str) for pattern in recipe.exact):
+        raise ConfigError(f"recipe field exact: {recipe.exact!r} must hold patterns as text")
+
+
+def _check_ranges(recipe: Recipe) -> None:
+    """Raise if a number is out of range or a word is not one of the choices."""
+    if recipe.stage not in STAGES:
+        raise ConfigError(f"recipe field stage: {recipe.stage} is not one of 0, 1, 2, 3")
+    for field, least in (("min_numel", 0), ("local_steps", 1), ("seed", 0)):
+        value = getattr(recipe, field)
+        if value < least:
+            raise ConfigError(f"recipe field {field}: {value} is below {least}")
+    if recipe.seed > MAX_SEED:
+        raise ConfigError(f"recipe field seed: {recipe.seed} does not fit in 63 bits")
+    if recipe.adaptive_bits is not None and not 1 <= recipe.adaptive_bits <= 32:
+        raise ConfigError(
+            f"recipe field adaptive_bits: {recipe.adaptive_bits} is not between 1 and 32"
+        )
+    for field, choices in CHOICES.items():
+        value = getattr(recipe, field)
+        if value not in choices:
+            words = ", ".join("none" if word is None else word for word in choices)
+            raise ConfigError(f"recipe field {field}: {value!r} is not one of {words}")
+
+
+def _check_contradictions(recipe: Recipe) -> None:
+    """Raise if two fields cannot both hold."""
+    if recipe.weights == "fp32" and recipe.compute == "bf16" and recipe.stage >= 2:
+        raise ConfigError(
+            "recipe fields weights and compute: weights=fp32 would send what compute=bf16 rounds "
+            "away; use weights=bf16, or compute=fp32"
+        )
+    if recipe.replica is not None and recipe.stage != 3:
+        raise ConfigError(
+            f"recipe fields replica and stage: replica={recipe.replica} serves the second gather "
+            f"of stage 3; stage {recipe.stage} has none, so leave replica out"
+        )
+    if recipe.grads_within is not None and recipe.stage == 0:
+        raise ConfigError(
+            "recipe fields grads_within and stage: two hops need sharded gradients; "
+            "use stage=2 or stage=3, or leave grads_within out"
+        )

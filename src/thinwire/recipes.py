@@ -1,0 +1,237 @@
+"""The named recipes, and how a recipe is written in text and in files.
+
+    zeropp                                a named recipe
+    zeropp:grads=int8/128:compute=fp32    with fields overridden, each after a colon
+    my-recipe.toml                        a TOML file of fields, with an optional ``base`` name
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from thinwire.errors import ConfigError
+from thinwire.recipe import Recipe
+
+__all__ = [
+    "ddp",
+    "format_recipe",
+    "hpz",
+    "names",
+    "parse_recipe",
+    "parse_recipes",
+    "qsdp",
+    "zero1",
+    "zero2",
+    "zero3",
+    "zeropp",
+]
+
+
+def ddp(**fields: Any) -> Recipe:
+    """Stock DDP: everything replicated, gradients all-reduced in the parameters' dtype."""
+    return _named("ddp", {"stage": 0, "grads": "fp32", "compute": "fp32"}, fields)
+
+
+def _stock(name: str, stage: int, compute: str, fields: Mapping[str, Any]) -> Recipe:
+    """Stock FSDP2 with weights and gradients on the wire in the dtype that computes."""
+    defaults = {"stage": stage, "weights": compute, "grads": compute, "compute": compute}
+    return _named(name, defaults, fields)
+
+
+def zero1(*, compute: str = "bf16", **fields: Any) -> Recipe:
+    """Optimizer states sharded (arXiv 1910.02054, section 5.1), uncompressed."""
+    return _stock("zero1", 1, compute, fields)
+
+
+def zero2(*, compute: str = "bf16", **fields: Any) -> Recipe:
+    """Optimizer states and gradients sharded (section 5.2), uncompressed: stock FSDP2."""
+    return _stock("zero2", 2, compute, fields)
+
+
+def zero3(*, compute: str = "bf16", **fields: Any) -> Recipe:
+    """Parameters sharded too (section 5.3), uncompressed: stock FSDP2."""
+    return _stock("zero3", 3, compute, fields)
+
+
+def hpz(*, compute: str = "bf16", **fields: Any) -> Recipe:
+    """``zero3`` with the second gather served within the host (arXiv 2306.10209, section 3.2)."""
+    defaults = {"weights": compute, "grads": compute, "compute": compute, "replica": "host"}
+    return _named("hpz", defaults, fields)
+
+
+def zeropp(**fields: Any) -> Recipe:
+    """ZeRO++ (arXiv 2306.10209): int8 weights, replica per host, int4 gradients."""
+    defaults = {"weights": "int8/256", "grads": "int4/128", "replica": "host"}
+    return _named("zeropp", defaults, fields)
+
+
+def qsdp(**fields: Any) -> Recipe:
+    """QSDP (arXiv 2302.02390): int8 weights on a shifted lattice, unbiased int8 gradients."""
+    defaults = {"weights": "int8/256+shift", "grads": "int8/256+stochastic"}
+    return _named("qsdp", defaults, fields)
+
+
+NAMED: Mapping[str, Callable[..., Recipe]] = types.MappingProxyType(
+    {
+        "ddp": ddp,
+        "zero1": zero1,
+        "zero2": zero2,
+        "zero3": zero3,
+        "hpz": hpz,
+        "zeropp": zeropp,
+        "qsdp": qsdp,
+    }
+)
+
+
+def names() -> tuple[str, ...]:
+    """The names of all named recipes."""
+    return tuple(NAMED)
+
+
+def _named(name: str, defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> Recipe:
+    try:
+        return Recipe(**{"name": name, **defaults, **overrides})
+    except TypeError as error:
+        unknown = sorted(set(overrides) - set(_field_types()))
+        if not unknown:
+            raise
+        raise ConfigError(_unknown_fields(unknown)) from error
+
+
+def parse_recipe(text: str) -> Recipe:
+    """The recipe that a text names.
+
+    Args:
+        text: a name (``zeropp``), a name with overrides (``zeropp:grads=int8/128:compute=fp32``),
+            or the path of a TOML file.
+
+    Raises:
+        ConfigError: unknown name or field, or a value that the field cannot have; says which can.
+    """
+    text = text.strip()
+    if text.endswith(".toml"):
+        return read_recipe(Path(text))
+    name, *assignments = text.split(":")
+    if name not in NAMED:
+        raise ConfigError(
+            f"unknown recipe {name!r}: use one of {', '.join(NAMED)}, "
+            "or the path of a file that ends in .toml"
+        )
+    overrides: dict[str, Any] = {}
+    for assignment in assignments:
+        field, equals, value = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"recipe {text!r}: {assignment!r} is not of the form field=value")
+        overrides[field.strip()] = _parse_value(field.strip(), value.strip())
+    return NAMED[name](**{"name": text, **overrides})
+
+
+def parse_recipes(text: str) -> tuple[Recipe, ...]:
+    """The recipes of a comma-separated list; see :func:`parse_recipe`.
+
+    Raises:
+        ConfigError: the list is empty, names a recipe twice, or one of them does not parse.
+    """
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise ConfigError(f"no recipe given: name one or more of {', '.join(NAMED)}")
+    twice = sorted({item for item in items if items.count(item) > 1})
+    if twice:
+        raise ConfigError(f"recipe {twice[0]!r} is listed twice: name each recipe once")
+    return tuple(parse_recipe(item) for item in items)
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe of a TOML file: fields of :class:`Recipe`, and ``base``, a recipe to start from.
+
+    Raises:
+        ConfigError: the file cannot be read, is no TOML, or has an unknown field.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"recipe file {path}: cannot be read ({reason})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"recipe file {path}: not a TOML file ({error})") from error
+    base = table.pop("base", None)
+    if "exact" in table and isinstance(table["exact"], list):
+        table["exact"] = tuple(table["exact"])
+    table.setdefault("name", path.stem)
+    try:
+        if base is None:
+            return _named(path.stem, {}, table)
+        if not isinstance(base, str) or base not in NAMED:
+            raise ConfigError(f"unknown base {base!r}: use one of {', '.join(NAMED)}")
+        return NAMED[base](**table)
+    except ConfigError as error:
+        raise ConfigError(f"recipe file {path}: {error}") from error
+
+
+def format_recipe(recipe: Recipe) -> str:
+    """A recipe as the text of a TOML file that :func:`parse_recipe` reads back."""
+    lines = [f"# {recipe.name}"]
+    for field in dataclasses.fields(recipe):
+        value = getattr(recipe, field.name)
+        if value is None:
+            continue  # TOML has no null: an absent field keeps its default, which is None
+        lines.append(f"{field.name} = {_format_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _format_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_format_value(item) for item in value) + "]"
+    if isinstance(value, str):
+        escaped = "".join(
+            f"\\u{ord(char):04x}" if ord(char) < 0x20 or char in '"\\\x7f' else char
+            for char in value
+        )
+        return f'"{escaped}"'
+    return str(value)
+
+
+def _field_types() -> dict[str, Any]:
+    return typing.get_type_hints(Recipe)
+
+
+def _unknown_fields(unknown: list[str]) -> str:
+    return f"unknown recipe field {unknown[0]!r}: use one of {', '.join(_field_types())}"
+
+
+def _parse_value(field: str, text: str) -> Any:
+    """The value that ``text`` means for a field, by the field's type."""
+    types_by_field = _field_types()
+    if field not in types_by_field:
+        raise ConfigError(_unknown_fields([field]))
+    kind = types_by_field[field]
+    optional = type(None) in typing.get_args(kind)
+    if optional and text == "none":
+        return None
+    if kind is bool:
+        return _parse_bool(field, text)
+    if field == "exact":
+        return tuple(part for part in text.split("|") if part)
+    number = int if kind is int else float if float in typing.get_args(kind) else None
+    if number is None:
+        return text
+    try:
+        return number(text)
+    except ValueError:
+        article = "a whole number" if number is int else "a number"
+        raise ConfigError(f"recipe field {field}: {text!r} is not {article}") from None
+
+
+def _parse_bool(field: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ConfigError(f"recipe field {field}: {text!r} is not one of true, false")
+    return text == "true"

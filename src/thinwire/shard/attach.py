@@ -1,0 +1,140 @@
+"""The two verbs: ``shard`` wraps a model and compresses its traffic, ``compress`` only the latter."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from thinwire.comm.agreement import require_agreement
+from thinwire.comm.ledger import Ledger, LedgerReport
+from thinwire.comm.topology import Topology, discover_topology
+from thinwire.errors import ConfigError, StateError
+from thinwire.recipe import Recipe
+from thinwire.shard import ddp, fsdp
+from thinwire.shard.support import check_supported
+from thinwire.shard.units import find_units
+from thinwire.shard.wrap import wrap_ddp, wrap_fsdp
+
+__all__ = ["compress", "ledger", "ledger_of", "shard"]
+
+_ledgers: weakref.WeakKeyDictionary[nn.Module, Ledger] = weakref.WeakKeyDictionary()
+
+
+def shard(
+    model: nn.Module,
+    recipe: Recipe,
+    *,
+    blocks: list[nn.Module] | None = None,
+    mesh: DeviceMesh | None = None,
+) -> nn.Module:
+    """Wrap a model as the recipe's stage says and compress its traffic. A collective call.
+
+    Args:
+        model: a plain model, the same on every rank, on the device where it will run.
+        recipe: what travels in which format; every rank must pass the same.
+        blocks: the modules that FSDP2 wraps one by one; by default the items of the model's
+            outermost ``nn.ModuleList`` containers. Not for stage 0.
+        mesh: the 1-D device mesh of FSDP2; by default all ranks. Not for stage 0.
+
+    Returns:
+        The model under DDP for stage 0; the same object under FSDP2 otherwise.
+
+    Raises:
+        ConfigError: the recipe cannot be put into effect, or differs between ranks.
+        StateError: ``torch.distributed`` is not initialized.
+    """
+    check_supported(recipe)
+    topology = _agree(model, recipe)
+    if recipe.stage == 0:
+        if blocks is not None or mesh is not None:
+            raise ConfigError(
+                "blocks and mesh are for stages 2 and 3: stage 0 is DDP, which wraps the whole "
+                "model over all ranks; leave them out"
+            )
+        wrapped = wrap_ddp(model)
+        _attach(wrapped, recipe, topology)
+        return wrapped
+    model = wrap_fsdp(model, recipe, topology, blocks, mesh)
+    _attach(model, recipe, topology)
+    return model
+
+
+def compress(model: nn.Module, recipe: Recipe) -> None:
+    """Compress the traffic of a model that FSDP2 or DDP wraps already. A collective call.
+
+    Nothing else about the model changes. Call it before the first forward pass, or between steps.
+
+    Args:
+        model: a model under ``fully_shard`` or ``DistributedDataParallel``.
+        recipe: what travels in which format; every rank must pass the same.
+
+    Raises:
+        ConfigError: the model is not wrapped as the recipe's stage says, the recipe cannot be put
+            into effect, or it differs between ranks.
+        StateError: ``torch.distributed`` is not initialized.
+    """
+    check_supported(recipe)
+    is_ddp = isinstance(model, DistributedDataParallel)
+    if is_ddp != (recipe.stage == 0):
+        wrapped, fitting = ("DDP", "stage=0") if is_ddp else ("FSDP2", "stage=2 or stage=3")
+        raise ConfigError(
+            f"recipe {recipe.name} has stage={recipe.stage}, but for a model under {wrapped} it "
+            f"must have {fitting}"
+        )
+    if recipe.replica is not None:
+        raise ConfigError(
+            f"recipe {recipe.name}: replica={recipe.replica} decides how FSDP2 wraps the model; "
+            "use thinwire.shard on the plain model, or pass reshard_after_forward=<ranks per "
+            "host> to fully_shard and leave replica out of the recipe"
+        )
+    _attach(model, recipe, _agree(model, recipe))
+
+
+def ledger(model: nn.Module) -> LedgerReport:
+    """The bytes that this rank sent for a model since ``shard`` or ``compress``, as plain data.
+
+    Raises:
+        StateError: neither was called on the model.
+    """
+    return ledger_of(model).report()
+
+
+def ledger_of(model: nn.Module) -> Ledger:
+    """The ledger itself, which can be reset.
+
+    Raises:
+        StateError: the model was neither sharded nor compressed by thinwire.
+    """
+    if model not in _ledgers:
+        raise StateError(
+            "this model has no ledger: call thinwire.shard or thinwire.compress first, and pass "
+            "the module that it returned"
+        )
+    return _ledgers[model]
+
+
+def _agree(model: nn.Module, recipe: Recipe) -> Topology:
+    topology = discover_topology()
+    # two names for the same fields are no disagreement
+    require_agreement("recipe", repr(dataclasses.replace(recipe, name="")))
+    shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in model.named_parameters()]
+    require_agreement("model's list of parameters", repr(shapes))
+    return topology
+
+
+def _attach(model: nn.Module, recipe: Recipe, topology: Topology) -> None:
+    books = Ledger()
+    if isinstance(model, DistributedDataParallel):
+        ddp.attach(model, recipe, topology, books)
+    else:
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # the sharded form of a parameter tells its global shape
+        for unit in find_units(model, recipe):
+            fsdp.attach(unit, recipe, topology, books)
+    _ledgers[model] = books

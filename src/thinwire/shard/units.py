@@ -1,0 +1,185 @@
+"""What one FSDP2 module communicates: its parameters, in the order of its flat buffer.
+
+FSDP2 gives its sockets a flat buffer and nothing else. Which parameters lie in it follows from
+the module tree: those of the module and of its descendants, up to the next FSDP2 module, in the
+order of a depth-first walk that visits children before their parent, each once. The sizes are
+checked against the buffer at every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Shard
+
+from thinwire.comm.layout import Piece, ShardLayout, row_piece_numel
+from thinwire.errors import ConfigError
+from thinwire.formats import WireFormat, parse_format
+from thinwire.recipe import Recipe
+
+__all__ = ["Member", "Unit", "find_units"]
+
+CAST_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One parameter of a unit.
+
+    Attributes:
+        owner: the module that holds it, and ``attribute``, the name it has there. FSDP2 swaps the
+            parameter object between its sharded and unsharded form; the pair finds the present one.
+        name: its full name in the model.
+        shape: its global shape.
+        dtype: the dtype in which it is kept.
+        piece_numel: elements that a rank's slot of the flat buffer reserves for it.
+        world_size: number of ranks that share it.
+    """
+
+    owner: nn.Module
+    attribute: str
+    name: str
+    shape: torch.Size
+    dtype: torch.dtype
+    piece_numel: int
+    world_size: int
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it takes part in gradient reduction now; users freeze and unfreeze."""
+        parameter: nn.Parameter = getattr(self.owner, self.attribute)
+        return parameter.requires_grad
+
+
+class Unit:
+    """The parameters of one FSDP2 module and the layouts of its collectives.
+
+    Args:
+        module: the FSDP2 module.
+        name: its full name in the model.
+        members: its parameters in the order of the flat buffer.
+        recipe: decides the format of each.
+    """
+
+    def __init__(
+        self, module: FSDPModule, name: str, members: list[Member], recipe: Recipe
+    ) -> None:
+        self.module = module
+        self.name = name
+        self.members = tuple(members)
+        self._recipe = recipe
+        self._layouts: dict[tuple[object, ...], ShardLayout] = {}
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that share the unit's parameters."""
+        return self.members[0].world_size if self.members else 1
+
+    def gather_layout(self, members: tuple[Member, ...], dtype: torch.dtype) -> ShardLayout:
+        """The layout of an all-gather of ``members``, which lie in a buffer of ``dtype``."""
+        return self._layout(members, self._recipe.weight_format, dtype)
+
+    def reduce_layout(self, dtype: torch.dtype) -> ShardLayout:
+        """The layout of a reduce-scatter: the parameters that are trained now."""
+        trained = tuple(member for member in self.members if member.is_trained)
+        return self._layout(trained, self._recipe.grad_format, dtype)
+
+    def _layout(
+        self, members: tuple[Member, ...], fmt: WireFormat, dtype: torch.dtype
+    ) -> ShardLayout:
+        key = (fmt, dtype, *(member.name for member in members))
+        if key not in self._layouts:
+            exact = parse_format(CAST_NAMES[dtype])
+            self._layouts[key] = ShardLayout(
+                (
+                    Piece(
+                        name=member.name,
+                        numel=member.shape.numel(),
+                        piece_numel=member.piece_numel,
+                        format=exact
+                        if self._recipe.travels_exactly(member.name, member.shape)
+                        else fmt,
+                    )
+                    for member in members
+                ),
+                self.world_size,
+            )
+        return self._layouts[key]
+
+
+def find_units(model: nn.Module, recipe: Recipe) -> list[Unit]:
+    """The unit of every FSDP2 module of a model, in the order of ``model.named_modules()``.
+
+    Args:
+        model: a model to which ``fully_shard`` was applied; parameters must be sharded now.
+        recipe: decides the format of each parameter.
+
+    Raises:
+        ConfigError: there is no FSDP2 module, or a parameter is sharded in a way that the
+            compressed collectives do not know.
+    """
+    units = [
+        Unit(module, name, list(_members(module, name)), recipe)
+        for name, module in model.named_modules()
+        if isinstance(module, FSDPModule)
+    ]
+    if not units:
+        raise ConfigError(
+            "the model holds no FSDP2 module: apply torch.distributed.fsdp.fully_shard first, "
+            "or call thinwire.shard, which does both"
+        )
+    return units
+
+
+def _members(module: nn.Module, prefix: str) -> Iterator[Member]:
+    seen: set[int] = set()
+    for owner, path in _managed_modules(module, prefix):
+        for attribute, parameter in owner.named_parameters(recurse=False):
+            # what fully_shard was told to ignore stays an ordinary tensor
+            if id(parameter) in seen or not isinstance(parameter, DTensor):
+                continue
+            seen.add(id(parameter))
+            name = f"{path}.{attribute}" if path else attribute
+            yield _member(owner, attribute, name, parameter)
+
+
+def _managed_modules(module: nn.Module, prefix: str) -> Iterator[tuple[nn.Module, str]]:
+    """The module's descendants and itself, children first, not entering the next FSDP2 module."""
+    for child_name, child in module.named_children():
+        if not isinstance(child, FSDPModule):
+            yield from _managed_modules(child, f"{prefix}.{child_name}" if prefix else child_name)
+    yield module, prefix
+
+
+def _member(owner: nn.Module, attribute: str, name: str, parameter: DTensor) -> Member:
+    shards = [
+        (placement.dim, size)
+        for placement, size in zip(
+            parameter.placements, parameter.device_mesh.shape, strict=True
+        )
+        if isinstance(placement, Shard)
+    ]
+    if len(shards) > 1:
+        raise ConfigError(
+            f"parameter {name} is sharded over two mesh dimensions ({parameter.placements}): "
+            "compression knows one; leave tensor parallelism out, or that module unwrapped"
+        )
+    dim, world_size = shards[0] if shards else (0, 1)
+    shape = parameter.shape
+    # FSDP2 pads rows only; along any other dimension it insists on an even split
+    piece_numel = (
+        row_piece_numel(shape, world_size) if dim == 0 else shape.numel() // world_size
+    )
+    return Member(
+        owner=owner,
+        attribute=attribute,
+        name=name,
+        shape=shape,
+        dtype=parameter.dtype,
+        piece_numel=piece_numel,
+        world_size=world_size,
+    )

@@ -1,0 +1,91 @@
+"""Wrapping a plain model: FSDP2 or DDP around the right modules, as the recipe's stage says."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from thinwire.comm.topology import Topology
+from thinwire.errors import ConfigError
+from thinwire.recipe import Recipe
+
+__all__ = ["find_blocks", "wrap_ddp", "wrap_fsdp"]
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def find_blocks(model: nn.Module) -> list[nn.Module]:
+    """The repeated blocks of a model: the items of its outermost ``nn.ModuleList`` containers.
+
+    Each becomes one FSDP2 module, so that only one block's parameters are whole at a time.
+    """
+    return list(_blocks(model))
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield from (item for item in child if any(True for _ in item.parameters()))
+        else:
+            yield from _blocks(child)
+
+
+def wrap_ddp(model: nn.Module) -> DistributedDataParallel:
+    """The model under DDP, on the device where its parameters are."""
+    return DistributedDataParallel(model)
+
+
+def wrap_fsdp(
+    model: nn.Module,
+    recipe: Recipe,
+    topology: Topology,
+    blocks: list[nn.Module] | None,
+    mesh: DeviceMesh | None,
+) -> nn.Module:
+    """The model under FSDP2: every block by itself, then what remains.
+
+    Args:
+        model: a plain model.
+        recipe: its stage, replica and dtypes decide the arguments of ``fully_shard``.
+        topology: which ranks share a host.
+        blocks: the modules to wrap one by one; ``None``: :func:`find_blocks`.
+        mesh: as for ``fully_shard``.
+
+    Raises:
+        ConfigError: a replica per host is asked for on hosts of unequal size.
+    """
+    chosen = find_blocks(model) if blocks is None else blocks
+    if not chosen:
+        warnings.warn(
+            "no nn.ModuleList of blocks was found, so the whole model becomes one FSDP2 module "
+            "and all its parameters are whole at once; pass blocks=[...] to thinwire.shard",
+            stacklevel=3,
+        )
+    reduce_dtype = DTYPES[recipe.grads] if recipe.is_uncompressed else torch.float32
+    policy = MixedPrecisionPolicy(param_dtype=DTYPES[recipe.compute], reduce_dtype=reduce_dtype)
+    reshard = _reshard_after_forward(recipe, topology)
+    for module in (*chosen, model):
+        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    return model
+
+
+def _reshard_after_forward(recipe: Recipe, topology: Topology) -> bool | int | None:
+    """FSDP2's argument: ``None`` is its default, which spares the root the second gather."""
+    if recipe.stage == 2 or recipe.replica == "rank":
+        return False
+    if recipe.replica is None:
+        return None
+    per_host = topology.ranks_per_host
+    if per_host is None:
+        raise ConfigError(
+            f"recipe {recipe.name}: replica=host needs the same number of consecutive ranks on "
+            "every host; start as many ranks on each host, or use replica=none"
+        )
+    # one rank per host holds the whole replica, which to FSDP2 is not resharding at all
+    return False if per_host == 1 else per_host

@@ -1,0 +1,159 @@
+"""Recipes: every contradiction is refused, and text, file and object mean the same."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thinwire import recipes
+from thinwire.errors import ConfigError
+from thinwire.recipe import Recipe
+from thinwire.recipes import format_recipe, parse_recipe, parse_recipes
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_named_recipe_is_the_function_of_that_name(name: str) -> None:
+    assert parse_recipe(name) == getattr(recipes, name)()
+    assert parse_recipe(name).name == name
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_file_written_from_a_recipe_reads_back_as_the_recipe(name: str, tmp_path: Path) -> None:
+    recipe = dataclasses.replace(
+        parse_recipe(name), seed=7, exact=("*norm*", 'odd "quoted" \\ name\n')
+    )
+    path = tmp_path / "mine.toml"
+    path.write_text(format_recipe(recipe))
+    assert parse_recipe(str(path)) == recipe
+
+
+def test_a_file_can_start_from_a_named_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "qsdp"\ngrads = "int4/128"\n')
+    assert parse_recipe(str(path)) == recipes.qsdp(grads="int4/128")
+    assert parse_recipe(str(path)).name == "mine"
+
+
+def test_overrides_follow_the_name() -> None:
+    recipe = parse_recipe(
+        "zeropp:grads=int8/128+stochastic:compute=fp32:replica=none:seed=5:exact=*norm*|head"
+    )
+    assert recipe == recipes.zeropp(
+        grads="int8/128+stochastic",
+        compute="fp32",
+        replica=None,
+        seed=5,
+        exact=("*norm*", "head"),
+    )
+
+
+def test_compute_decides_what_an_uncompressed_recipe_sends() -> None:
+    recipe = parse_recipe("zero3:compute=fp32")
+    assert (recipe.weights, recipe.grads) == ("fp32", "fp32")
+    assert recipe.is_uncompressed
+
+
+def test_a_list_keeps_its_order() -> None:
+    names = [recipe.name for recipe in parse_recipes("zeropp, zero3:compute=fp32,qsdp")]
+    assert names == ["zeropp", "zero3:compute=fp32", "qsdp"]
+
+
+UNCOMPRESSED = ("ddp", "zero1", "zero2", "zero3", "hpz")
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_only_the_baselines_are_uncompressed(name: str) -> None:
+    assert parse_recipe(name).is_uncompressed == (name in UNCOMPRESSED)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "exact"),
+    [
+        ("blocks.0.attention.weight", (512, 512), False),
+        ("blocks.0.norm.weight", (2048, 2048), True),
+        ("blocks.0.LayerNorm.weight", (2048, 2048), True),
+        ("head.bias", (64, 64), True),
+        ("scale", (4096,), True),
+        ("tiny", (31, 33), True),
+        ("small", (32, 32), False),
+    ],
+)
+def test_exact_parameters(name: str, shape: tuple[int, ...], exact: bool) -> None:
+    assert Recipe().travels_exactly(name, shape) == exact
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"stage": 4}, "stage"),
+        ({"stage": -1}, "stage"),
+        ({"stage": True}, "stage"),
+        ({"weights": "int9"}, "weights"),
+        ({"grads": "nonsense"}, "grads"),
+        ({"grads": None}, "grads"),
+        ({"grads_within": "int4/0"}, "grads_within"),
+        ({"optimizer_states": "int4/-128"}, "optimizer_states"),
+        ({"qat": "x"}, "qat"),
+        ({"min_numel": -1}, "min_numel"),
+        ({"min_numel": 1.5}, "min_numel"),
+        ({"local_steps": 0}, "local_steps"),
+        ({"local_steps": -3}, "local_steps"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**63}, "seed"),
+        ({"feedback": 1}, "feedback"),
+        ({"adaptive_bits": 0}, "adaptive_bits"),
+        ({"adaptive_bits": float("nan")}, "adaptive_bits"),
+        ({"replica": "world"}, "replica"),
+        ({"accumulate": "never"}, "accumulate"),
+        ({"offload": "cloud"}, "offload"),
+        ({"activations": "x"}, "activations"),
+        ({"compute": "fp64"}, "compute"),
+        ({"exact": "*norm*"}, "exact"),
+        ({"exact": (1,)}, "exact"),
+        ({"weights": "fp32", "compute": "bf16"}, "compute=bf16"),
+        ({"stage": 2, "replica": "host"}, "replica=host"),
+        ({"stage": 0, "grads_within": "int8"}, "stage=3"),
+    ],
+)
+def test_an_impossible_field_is_named(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match="recipe field") as caught:
+        Recipe(**fields)
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("zero4", "zeropp"),
+        ("", "zeropp"),
+        ("zeropp:grads", "field=value"),
+        ("zeropp:grad=int4", "grads"),
+        ("zeropp:seed=many", "whole number"),
+        ("zeropp:feedback=maybe", "true, false"),
+        ("zeropp:adaptive_bits=x", "a number"),
+        ("absent.toml", "absent.toml"),
+    ],
+)
+def test_a_text_that_names_no_recipe_is_told_what_would(text: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_recipe(text)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", " , ", "zero3,zero3"])
+def test_a_list_that_is_empty_or_repeats_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_recipes(text)
+
+
+@pytest.mark.parametrize(
+    "content", [b"not toml", b"\xff\xfe", b'base = "zero9"', b"base = 3", b"grad = 1", b"stage = 9"]
+)
+def test_a_bad_file_is_named_in_the_error(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"bad\.toml"):
+        parse_recipe(str(path))

@@ -1,0 +1,106 @@
+"""Runs the body of a test in several processes that form a gloo world.
+
+    def body(rank: int, size: int) -> None: ...
+    run_world(body, 3)
+
+The body must be a function at the top of a module. The processes meet through a file, so there is
+no port to hunt for. An error in one rank ends the others and is raised with the rank's traceback.
+They are forked from a server that has torch imported already: a world starts in tenths of a second.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+TIMEOUT_S = 120
+
+
+def run_world(
+    body: Callable[..., Any], size: int, *args: object, ranks_per_host: int = 1
+) -> list[Any]:
+    """Run ``body(rank, size, *args)`` in ``size`` processes and return what they returned."""
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed.fsdp", "numba", "thinwire.shard"])
+    with tempfile.TemporaryDirectory() as folder:
+        results = context.Queue()
+        processes = [
+            context.Process(
+                target=_enter, args=(rank, size, ranks_per_host, folder, body, args, results)
+            )
+            for rank in range(size)
+        ]
+        for process in processes:
+            process.start()
+        try:
+            outcomes = _collect(results, processes)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+    failures = {rank: value for rank, (succeeded, value) in outcomes.items() if not succeeded}
+    missing = sorted(set(range(size)) - set(outcomes))
+    if failures or missing:
+        told = "\n".join(f"rank {rank}:\n{text}" for rank, text in sorted(failures.items()))
+        pytest.fail(f"{told}\nranks without an answer: {missing}", pytrace=False)
+    return [outcomes[rank][1] for rank in range(size)]
+
+
+def _collect(results: Any, processes: list[Any]) -> dict[int, tuple[bool, Any]]:
+    """Answers by rank, until all have answered, one has failed, or time is up."""
+    outcomes: dict[int, tuple[bool, Any]] = {}
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(outcomes) < len(processes) and time.monotonic() < deadline:
+        try:
+            rank, succeeded, value = results.get(timeout=0.2)
+        except queue.Empty:
+            if not any(process.is_alive() for process in processes):
+                break  # a rank died without a word
+            continue
+        outcomes[rank] = (succeeded, value)
+        if not succeeded:
+            # the other ranks may be telling the same story; they get a moment to do so
+            deadline = min(deadline, time.monotonic() + 2)
+    return outcomes
+
+
+def _enter(
+    rank: int,
+    size: int,
+    ranks_per_host: int,
+    folder: str,
+    body: Callable[..., Any],
+    args: tuple[object, ...],
+    results: Any,
+) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["GROUP_RANK"] = str(rank // ranks_per_host)
+    os.environ["LOCAL_WORLD_SIZE"] = str(ranks_per_host)
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(str(Path(folder) / "store"), size),
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=TIMEOUT_S / 2),
+    )
+    try:
+        results.put((rank, True, body(rank, size, *args)))
+    except BaseException:
+        results.put((rank, False, traceback.format_exc()))
+    finally:
+        results.close()
+        results.join_thread()
+        dist.destroy_process_group()
