@@ -1,0 +1,100 @@
+"""The models that the planner knows, and how one is named.
+
+    gpt:24x2048x16        layers x hidden x heads, the trainer's own GPT
+    llama-2-7b            a preset
+    path/to/model         a Hugging Face config.json, or the folder that holds one
+    1.3B                  a number of parameters: the GPT of usual proportions that is nearest
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from thinwire.errors import ConfigError
+from thinwire.planner.models.config import ModelConfig, read_config
+from thinwire.planner.models.decoder import FAMILIES, decoder_workload
+from thinwire.planner.models.encoder import bert_workload, vit_workload
+from thinwire.planner.models.gpt import gpt_workload, nearest_shape, parse_shape
+from thinwire.planner.models.gpt2 import gpt2_workload, neox_workload
+from thinwire.planner.models.t5 import t5_workload
+from thinwire.planner.workload import Workload
+from thinwire.quantities import parse_count
+
+__all__ = ["config_workload", "parse_model", "preset_names"]
+
+SEQUENCE_FAMILIES = {
+    **dict.fromkeys(FAMILIES, decoder_workload),
+    "gpt2": gpt2_workload,
+    "gpt_neox": neox_workload,
+    "bert": bert_workload,
+    "t5": t5_workload,
+}
+
+
+def parse_model(text: str, *, tokens: int, fused: bool = True) -> Workload:
+    """The workload that a text names.
+
+    Args:
+        text: one of the forms above. A preset's name wins over a folder of the same name.
+        tokens: sequence length. A ViT has its own, which its image size decides.
+        fused: attention as one kernel (FlashAttention), or with its square of scores in memory.
+
+    Raises:
+        ConfigError: none of the forms, or sizes that cannot be; says what to write instead.
+    """
+    text = text.strip()
+    presets = _presets()
+    text = presets["shapes"].get(text, text)
+    if text.startswith("gpt:"):
+        return gpt_workload(parse_shape(text), tokens=tokens, fused=fused)
+    if text in presets["configs"]:
+        config = ModelConfig(name=text, values=presets["configs"][text])
+        return config_workload(config, tokens=tokens, fused=fused)
+    path = Path(text)
+    if path.exists() or path.suffix == ".json":
+        return config_workload(read_config(path), tokens=tokens, fused=fused)
+    try:
+        num_parameters = parse_count(text)
+    except ConfigError as error:
+        raise ConfigError(
+            f"model {text!r}: not known; use gpt:LAYERSxHIDDENxHEADS, a preset "
+            f"({', '.join(preset_names())}), a Hugging Face config.json or its folder, or a number "
+            "of parameters such as 1.3B"
+        ) from error
+    return gpt_workload(nearest_shape(num_parameters, tokens=tokens), tokens=tokens, fused=fused)
+
+
+def config_workload(config: ModelConfig, *, tokens: int, fused: bool = True) -> Workload:
+    """The workload of a Hugging Face config.
+
+    Args:
+        config: its content.
+        tokens: sequence length.
+        fused: attention as one kernel, or with its square of scores in memory.
+
+    Raises:
+        ConfigError: a family that is not known here, or a size that is missing or cannot be.
+    """
+    if config.family == "vit":
+        return vit_workload(config, fused=fused)
+    if config.family not in SEQUENCE_FAMILIES:
+        known = ", ".join((*SEQUENCE_FAMILIES, "vit"))
+        raise ConfigError(
+            f"model {config.name}: model_type {config.family!r} is not known; known are {known}; "
+            "give the number of parameters instead, such as 1.3B"
+        )
+    return SEQUENCE_FAMILIES[config.family](config, tokens=tokens, fused=fused)
+
+
+def preset_names() -> tuple[str, ...]:
+    """The names of all presets."""
+    presets = _presets()
+    return (*presets["shapes"], *presets["configs"])
+
+
+def _presets() -> dict[str, Any]:
+    return tomllib.loads(
+        (Path(__file__).parent / "presets.toml").read_text(encoding="utf-8")
+    )
