@@ -1,0 +1,55 @@
+"""How many hosts, how many ranks on each, and the rate of the link between them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from thinwire.errors import ConfigError
+
+__all__ = ["MAX_HOSTS", "Layout"]
+
+# The kernel's bridge numbers its ports in ten bits, and port 0 is the bridge itself (BR_MAX_PORTS).
+MAX_HOSTS = 1023
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """`hosts` hosts of `ranks_per_host` ranks each.
+
+    `link_bit_per_s` is the rate of every host's link, in each direction, counted in Ethernet
+    frames; None leaves the link unshaped.
+
+    Raises:
+        ConfigError: a number below 1, too many hosts, or a rate that is not above zero.
+    """
+
+    hosts: int
+    ranks_per_host: int
+    link_bit_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, count in (("hosts", self.hosts), ("ranks per host", self.ranks_per_host)):
+            if isinstance(count, bool) or not isinstance(count, int):
+                raise ConfigError(f"{name} is {count!r}; write a whole number of 1 or more")
+            if count < 1:
+                raise ConfigError(f"{name} is {count}; it must be 1 or more")
+        if self.hosts > MAX_HOSTS:
+            raise ConfigError(
+                f"{self.hosts} hosts are too many for one bridge: at most {MAX_HOSTS}"
+            )
+        rate = self.link_bit_per_s
+        if rate is not None and not (math.isfinite(rate) and rate > 0):
+            raise ConfigError(
+                f"the link's rate is {rate} bit/s; it must be above zero, such as 200mbit, "
+                "or be left out for an unshaped link"
+            )
+
+    @property
+    def world_size(self) -> int:
+        """All ranks of all hosts."""
+        return self.hosts * self.ranks_per_host
+
+    def host_of(self, rank: int) -> int:
+        """Return the host of a rank. Ranks are host-major: host 0 has the first ones."""
+        return rank // self.ranks_per_host
