@@ -1,0 +1,68 @@
+"""Encode a tensor of any shape, and decode it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire.errors import ConfigError
+from thinwire.formats import WireFormat, parse_format
+from thinwire.wire.key import Key
+from thinwire.wire.registry import codec_for
+
+__all__ = ["Payload", "decode", "encode"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Payload:
+    """One encoded tensor.
+
+    Attributes:
+        bytes: uint8, 1-D: what crosses the network.
+        format: how the bytes are to be read.
+        shape: shape of the tensor.
+        dtype: dtype of the tensor.
+    """
+
+    bytes: Tensor
+    format: WireFormat
+    shape: torch.Size
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        """Refuse bytes that cannot be the payload of such a tensor."""
+        needed_bytes = self.format.wire_bytes(self.shape.numel())
+        if self.bytes.numel() != needed_bytes:
+            raise ConfigError(
+                f"a payload in {self.format} of shape {tuple(self.shape)} has {needed_bytes} "
+                f"bytes, not {self.bytes.numel()}"
+            )
+
+
+def encode(x: Tensor, fmt: WireFormat | str, *, key: Key | None = None) -> Payload:
+    """Encode a tensor.
+
+    Args:
+        x: float32, bfloat16 or float16, of any shape and strides, on any device.
+        fmt: a format, or its text such as ``"int4/128"``.
+        key: names the random numbers, for formats that round at random.
+
+    Raises:
+        ConfigError: a dtype that no codec takes, or a missing key.
+        FormatError: the text is no format.
+    """
+    if isinstance(fmt, str):
+        fmt = parse_format(fmt)
+    payload_bytes = torch.empty(fmt.wire_bytes(x.numel()), dtype=torch.uint8, device=x.device)
+    flat = x.detach().contiguous().view(-1)
+    codec_for(fmt, x.device).encode_into(flat, payload_bytes, key)
+    return Payload(bytes=payload_bytes, format=fmt, shape=x.shape, dtype=x.dtype)
+
+
+def decode(payload: Payload) -> Tensor:
+    """The tensor of a payload, in the shape and dtype of what was encoded."""
+    out = torch.empty(payload.shape, dtype=payload.dtype, device=payload.bytes.device)
+    codec_for(payload.format, out.device).decode_into(payload.bytes, out.view(-1))
+    return out

@@ -1,0 +1,1 @@
+"""The codecs in plain torch: readable, on any device, and the oracle that kernels must equal."""

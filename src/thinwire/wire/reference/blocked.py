@@ -1,0 +1,160 @@
+"""The walk over blocks that all block-wise families share.
+
+Full blocks are rows of a matrix and go through in groups, so that temporary memory stays bounded;
+a ragged last block is a row of its own, of its own width. A family only says how rows of values
+become codes and scales, and back.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire.formats import WireFormat
+from thinwire.wire.codec import Codec
+from thinwire.wire.key import Key, random_halves
+from thinwire.wire.reference.narrow import narrow
+from thinwire.wire.reference.planes import pack, unpack
+
+__all__ = ["BlockedReference", "EncodedRows", "RandomRows"]
+
+_GROUP_ELEMENTS = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedRows:
+    """Rows of one width in coded form. A family that has no zero points or shift leaves them out.
+
+    Attributes:
+        codes: uint8, [rows, width].
+        scales: float32, [rows].
+        zeros: float32, [rows], or None.
+        shift: float32, [1], the same for the whole tensor, or None.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    zeros: Tensor | None = None
+    shift: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomRows:
+    """The random numbers of some rows: drawn when asked for, always the same."""
+
+    key: Key
+    first_block: int
+
+    def uniform(self, values: Tensor) -> Tensor:
+        """One number in (0, 1) per element, like ``values``: 16 random bits and a half step."""
+        rows, width = values.shape
+        last_block = self.first_block + rows
+        blocks = torch.arange(self.first_block, last_block, device=values.device)
+        return (random_halves(self.key, blocks, width).float() + 0.5) / 65536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RowGroup:
+    """Consecutive blocks of equal width."""
+
+    first_block: int
+    num_blocks: int
+    width: int
+    first_element: int
+
+    def values_of(self, flat: Tensor) -> Tensor:
+        last_element = self.first_element + self.num_blocks * self.width
+        return flat[self.first_element : last_element].view(self.num_blocks, self.width)
+
+    def scales_of(self, scales: Tensor) -> Tensor:
+        return scales[self.first_block : self.first_block + self.num_blocks]
+
+
+def _row_groups(numel: int, block: int) -> Iterator[_RowGroup]:
+    full, ragged = divmod(numel, block)
+    step = max(1, _GROUP_ELEMENTS // block)
+    for first in range(0, full, step):
+        num_blocks = min(step, full - first)
+        yield _RowGroup(
+            first_block=first, num_blocks=num_blocks, width=block, first_element=first * block
+        )
+    if ragged:
+        yield _RowGroup(first_block=full, num_blocks=1, width=ragged, first_element=full * block)
+
+
+class _Parts:
+    """The parts of one payload as views: scales, zero points, shift, and codes by row group."""
+
+    def __init__(self, payload: Tensor, fmt: WireFormat, numel: int) -> None:
+        layout = fmt.layout(numel)
+        scale_dtype = torch.bfloat16 if fmt.scale_bytes == 2 else torch.float32
+        self.shift = payload[: layout.shift_bytes].view(torch.float32)
+        self.scales = payload[layout.scales_at : layout.zeros_at].view(scale_dtype)
+        self.zeros = payload[layout.zeros_at : layout.codes_at].view(scale_dtype)
+        self.padding = payload[layout.codes_end :]
+        self._codes = payload[layout.codes_at : layout.codes_end]
+        self._format = fmt
+
+    def codes(self, group: _RowGroup) -> Tensor:
+        """The packed codes of a group: uint8, [blocks, bytes of one block]."""
+        assert self._format.block is not None
+        row_bytes = self._format.code_bytes(group.width)
+        start = group.first_block * self._format.code_bytes(self._format.block)
+        return self._codes[start : start + group.num_blocks * row_bytes].view(-1, row_bytes)
+
+
+class BlockedReference(Codec):
+    """A codec that gives every block of consecutive elements a scale of its own."""
+
+    @abstractmethod
+    def _encode_rows(self, values: Tensor, random: RandomRows) -> EncodedRows:
+        """Code rows of float32 values; each row is one block."""
+
+    @abstractmethod
+    def _decode_rows(self, rows: EncodedRows) -> Tensor:
+        """The float32 values of coded rows."""
+
+    def _encode(self, x: Tensor, out: Tensor, key: Key) -> None:
+        parts = _Parts(out, self.format, x.numel())
+        parts.padding.zero_()
+        for group in self._groups(x.numel()):
+            values = group.values_of(x).float()
+            rows = self._encode_rows(values, RandomRows(key=key, first_block=group.first_block))
+            group.scales_of(parts.scales).copy_(rows.scales)
+            if rows.zeros is not None:
+                group.scales_of(parts.zeros).copy_(rows.zeros)
+            if rows.shift is not None:
+                parts.shift.copy_(rows.shift)
+            parts.codes(group).copy_(pack(rows.codes, self.format.bits))
+
+    def _decode(self, payload: Tensor, out: Tensor) -> None:
+        parts = _Parts(payload, self.format, out.numel())
+        for group in self._groups(out.numel()):
+            values = self._decode_group(parts, group)
+            group.values_of(out).copy_(narrow(values, out.dtype))
+
+    def _decode_sum(self, payloads: Sequence[Tensor], out: Tensor) -> None:
+        all_parts = [_Parts(payload, self.format, out.numel()) for payload in payloads]
+        for group in self._groups(out.numel()):
+            target = group.values_of(out)
+            target.copy_(self._decode_group(all_parts[0], group))
+            for parts in all_parts[1:]:
+                target.add_(self._decode_group(parts, group))
+
+    def _groups(self, numel: int) -> Iterator[_RowGroup]:
+        assert self.format.block is not None
+        return _row_groups(numel, self.format.block)
+
+    def _decode_group(self, parts: _Parts, group: _RowGroup) -> Tensor:
+        return self._decode_rows(
+            EncodedRows(
+                codes=unpack(parts.codes(group), self.format.bits, group.width),
+                scales=group.scales_of(parts.scales).float(),
+                zeros=group.scales_of(parts.zeros).float() if parts.zeros.numel() else None,
+                shift=parts.shift if parts.shift.numel() else None,
+            )
+        )

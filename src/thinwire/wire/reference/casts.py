@@ -1,0 +1,42 @@
+"""The families ``fp32``, ``bf16`` and ``fp16``: each element on its own, little-endian."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from thinwire.wire.codec import Codec
+from thinwire.wire.key import Key
+from thinwire.wire.reference.narrow import narrow
+
+__all__ = ["CastReference"]
+
+_WIRE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class CastReference(Codec):
+    """Rounds to nearest even. A finite value beyond the range becomes the largest finite one."""
+
+    def _encode(self, x: Tensor, out: Tensor, key: Key) -> None:
+        del key  # a cast draws no random numbers
+        codes_end = self.format.layout(x.numel()).codes_end
+        out[codes_end:].zero_()
+        self._elements(out, x.numel()).copy_(narrow(x, self._wire_dtype))
+
+    def _decode(self, payload: Tensor, out: Tensor) -> None:
+        out.copy_(narrow(self._elements(payload, out.numel()), out.dtype))
+
+    def _decode_sum(self, payloads: Sequence[Tensor], out: Tensor) -> None:
+        out.copy_(self._elements(payloads[0], out.numel()))
+        for payload in payloads[1:]:
+            out.add_(self._elements(payload, out.numel()))
+
+    @property
+    def _wire_dtype(self) -> torch.dtype:
+        return _WIRE_DTYPES[self.format.family]
+
+    def _elements(self, payload: Tensor, numel: int) -> Tensor:
+        """The payload's numbers as a view, without the zero bytes at its end."""
+        return payload[: self.format.code_bytes(numel)].view(self._wire_dtype)

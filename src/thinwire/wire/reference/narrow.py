@@ -1,0 +1,21 @@
+"""Float32 to 16 bits, where what is finite stays finite."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["narrow"]
+
+
+def narrow(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Round to nearest even; finite values beyond the range become the largest of ``dtype``.
+
+    An overflow to Inf would spread over the whole sum on every rank. NaN and Inf stay themselves.
+    """
+    if values.dtype == dtype:
+        return values
+    rounded = values.to(dtype)
+    overflowed = rounded.isinf() & values.isfinite()
+    largest = torch.full_like(rounded, torch.finfo(dtype).max).copysign(rounded)
+    return torch.where(overflowed, largest, rounded)

@@ -1,0 +1,51 @@
+"""Which codec serves a format on a device."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from thinwire.formats import WireFormat
+from thinwire.wire.codec import Codec
+from thinwire.wire.reference.casts import CastReference
+from thinwire.wire.reference.float8 import Float8Reference
+from thinwire.wire.reference.uniform import uniform_reference
+
+__all__ = ["codec_for", "reference_codec"]
+
+_REFERENCES = {
+    "fp32": CastReference,
+    "bf16": CastReference,
+    "fp16": CastReference,
+    "e4m3": Float8Reference,
+    "e5m2": Float8Reference,
+    "int": uniform_reference,
+}
+
+
+@cache
+def reference_codec(fmt: WireFormat) -> Codec:
+    """The codec in plain torch, which works on every device."""
+    return _REFERENCES[fmt.family](fmt)
+
+
+def codec_for(fmt: WireFormat, device: torch.device) -> Codec:
+    """The fastest codec for a format on a device.
+
+    On a CPU the kernels of `thinwire.wire.kernels.cpu` serve the families that they cover;
+    everything else goes through the reference. Both write the same bytes, and neither ever sends a
+    tensor uncompressed instead.
+    """
+    return _codec_for_type(fmt, device.type)
+
+
+@cache
+def _codec_for_type(fmt: WireFormat, device_type: str) -> Codec:
+    if device_type == "cpu":
+        from thinwire.wire.kernels import cpu  # compiled code: loaded when it is first needed
+
+        kernel = cpu.kernel_codec(fmt)
+        if kernel is not None:
+            return kernel
+    return reference_codec(fmt)
