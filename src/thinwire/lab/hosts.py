@@ -41,7 +41,7 @@ _ADDRESSES = IPv4Network("198.18.0.0/15")
 _OFFLOAD_BYTES = 65536 + 66
 # How much of the rate the bucket holds: enough to catch up after a late timer, and little against a
 # transfer that is measured.
-_BURST_S = 0.004
+_BURST_S = 0.005
 _LARGEST_BURST_BYTES = 4 << 20
 # How long a frame may wait in the queue before it is dropped; TCP fills the link within that.
 _QUEUE_S = 0.05

@@ -127,6 +127,7 @@ def _flood(source: socket.socket, sink: socket.socket, expected_bit_per_s: float
     for end in (source, sink):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         end.settimeout(_CONNECT_S)
+    segment_bytes = source.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
     pump = threading.Thread(target=_send_until_closed, args=(source,), daemon=True)
     pump.start()
     try:
@@ -137,7 +138,6 @@ def _flood(source: socket.socket, sink: socket.socket, expected_bit_per_s: float
         with contextlib.suppress(OSError):
             source.shutdown(socket.SHUT_RDWR)
         pump.join()
-    segment_bytes = source.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
     frames_bytes = payload_bytes * (segment_bytes + _FRAME_OVERHEAD_BYTES) / segment_bytes
     return 8 * frames_bytes / elapsed_s
 

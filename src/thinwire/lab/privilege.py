@@ -13,6 +13,7 @@ from thinwire.lab.namespace import Namespace
 __all__ = ["lab_obstacle"]
 
 _PROBE_BIT_PER_S = 1e8
+_NEEDS_ROOT = "it needs root (the capabilities CAP_SYS_ADMIN and CAP_NET_ADMIN)"
 
 
 def lab_obstacle(*, shaped: bool) -> str | None:
@@ -41,13 +42,15 @@ def lab_obstacle(*, shaped: bool) -> str | None:
     except OSError as error:
         return _refusal(error)
     except LabError as error:
+        if "not permitted" in str(error):
+            return _NEEDS_ROOT
         return f"this kernel lacks a part of it: {error}"
     return None
 
 
 def _refusal(error: OSError) -> str:
     if error.errno == errno.EPERM:
-        return "it needs root (the capabilities CAP_SYS_ADMIN and CAP_NET_ADMIN)"
+        return _NEEDS_ROOT
     if error.errno == errno.ENOSPC:
         return "the limit of network namespaces is reached (sysctl user.max_net_namespaces)"
     if error.errno in (errno.EINVAL, errno.ENOSYS):

@@ -76,10 +76,12 @@ class OutputPipe:
         Not a read until the end: a process that the program has started may still hold the pipe.
         One read takes all that a pipe can hold.
         """
-        if self.read():
-            for line in self._splitter.finish():
-                self._take_line(line)
-        self.stream.close()
+        try:
+            if self.read():
+                for line in self._splitter.finish():
+                    self._take_line(line)
+        finally:
+            self.stream.close()
 
 
 class RankProcess:
@@ -87,6 +89,9 @@ class RankProcess:
 
     So a Ctrl-C at the terminal reaches the launcher alone, which then ends every rank, and a signal
     to the group reaches what the rank has started too.
+
+    Raises:
+        OSError: the system has no room for another process or its pipes.
     """
 
     def __init__(
@@ -95,16 +100,21 @@ class RankProcess:
         rank: int,
         program: Sequence[str],
         environment: Mapping[str, str],
-        callbacks: tuple[LineCallback, LineCallback],
+        on_line: LineCallback,
+        on_error_line: LineCallback,
     ) -> None:
         self.rank = rank
         self.host = network.layout.host_of(rank)
-        self._stderr_tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._process = _start(program, environment, network.namespace_descriptor(self.host))
         self.pid = self._process.pid
-        self.exit_descriptor = os.pidfd_open(self.pid)
-        """Readable as soon as the process has ended (pidfd_open(2))."""
-        on_line, on_error_line = callbacks
+        try:
+            # Readable as soon as the process has ended (pidfd_open(2)).
+            self.exit_descriptor = os.pidfd_open(self.pid)
+        except OSError:
+            self._process.kill()
+            self._process.communicate()
+            raise
+        self._stderr_tail: deque[str] = deque(maxlen=_TAIL_LINES)
 
         def take_error_line(line: str) -> None:
             self._stderr_tail.append(line)
@@ -119,7 +129,7 @@ class RankProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the rank and to what it has started."""
-        # The leader is not reaped before `reap`, so the group's number cannot be another's.
+        # The leader is not collected before `reap`, so the group's number cannot be another's.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
@@ -131,8 +141,9 @@ class RankProcess:
         self.signal(signal.SIGKILL)
         exit_status = self._process.wait()
         os.close(self.exit_descriptor)
-        for pipe in self.pipes:
-            pipe.close()
+        with contextlib.ExitStack() as stack:
+            for pipe in self.pipes:
+                stack.callback(pipe.close)
         if exit_status == 0:
             return None
         return RankFailure(
