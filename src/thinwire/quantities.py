@@ -173,14 +173,12 @@ def _refuse(text: str, noun: str, fault: str, forms: str) -> NoReturn:
 
 
 def _format(value: float, units: Mapping[str, float], space: str) -> str:
-    names = list(units)
-    place = 0
-    # Rounding comes before the choice of unit, so that 999.9 kB becomes 1 MB and not 1000 kB.
-    while place + 1 < len(names) and _rounded(value / units[names[place]]) >= (
-        units[names[place + 1]] / units[names[place]]
-    ):
-        place += 1
-    return f"{_rounded(value / units[names[place]]):.12g}{space}{names[place]}"
+    """Write the value in the largest unit of which there is at least one; zero in the base unit."""
+    names = [name for name, factor in units.items() if value != 0 or factor == 1]
+    # Rounding comes before the choice, so that 999.9 kB becomes 1 MB and not 1000 kB.
+    large = [name for name in names if abs(_rounded(value / units[name])) >= 1]
+    unit = large[-1] if large else names[0]
+    return f"{_rounded(value / units[unit]):.12g}{space}{unit}"
 
 
 def _rounded(value: float) -> float:
