@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import subprocess
 import sys
 
@@ -59,3 +60,9 @@ def test_the_light_half_loads_nothing_heavy(statement: str) -> None:
 
 def test_the_check_for_heavy_modules_can_fail() -> None:
     assert "torch" in modules_after("import thinwire; thinwire.shard")
+
+
+def test_a_public_name_is_never_shadowed_by_a_submodule() -> None:
+    """Importing a package's submodule sets its name on the package, and would hide a function."""
+    submodules = {module.name for module in pkgutil.iter_modules(thinwire.__path__)}
+    assert submodules & set(thinwire.__all__) <= {"recipes"}  # which is a module on purpose

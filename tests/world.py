@@ -33,7 +33,7 @@ def run_world(
 ) -> list[Any]:
     """Run ``body(rank, size, *args)`` in ``size`` processes and return what they returned."""
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed.fsdp", "numba", "thinwire.shard"])
+    context.set_forkserver_preload(["torch.distributed.fsdp", "numba", "thinwire.sharding"])
     with tempfile.TemporaryDirectory() as folder:
         results = context.Queue()
         processes = [

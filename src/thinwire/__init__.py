@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from thinwire import recipes
     from thinwire.formats import WireFormat, parse_format
     from thinwire.recipe import Recipe
-    from thinwire.shard import compress, ledger, shard
+    from thinwire.sharding import compress, ledger, shard
 
 __version__ = "0.1.0"
 
@@ -33,10 +33,10 @@ __all__ = [
 _HOMES = {
     "Recipe": "thinwire.recipe",
     "WireFormat": "thinwire.formats",
-    "compress": "thinwire.shard",
-    "ledger": "thinwire.shard",
+    "compress": "thinwire.sharding",
+    "ledger": "thinwire.sharding",
     "parse_format": "thinwire.formats",
-    "shard": "thinwire.shard",
+    "shard": "thinwire.sharding",
 }
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from thinwire.comm.exchange import exchange
+from thinwire.comm.exchange import exchange, gather
 from thinwire.comm.layout import ShardLayout
 from thinwire.comm.ledger import Ledger
 from thinwire.comm.reduction import ReduceOp, finish_sum
@@ -135,8 +134,7 @@ def _gather_payloads(payload: Tensor, traffic: Traffic, collective: str) -> Tens
     gathered = torch.empty(
         (peers.size, layout.slot_bytes), dtype=torch.uint8, device=payload.device
     )
-    if layout.slot_bytes:
-        dist.all_gather_single(gathered.view(-1), payload, group=peers.group)
+    gather(payload, gathered, peers)
     sent_bytes = (peers.size - 1) * layout.slot_bytes
     across = peers.is_across(peers.successor)
     traffic.ledger.record(

@@ -76,13 +76,15 @@ class ShardLayout:
         """For every rank, how its slot becomes a payload."""
         return tuple(
             Packing(
-                Segment(
-                    numel=piece.real_numel(rank),
-                    format=piece.format,
-                    name=piece.name,
-                    padding=piece.piece_numel - piece.real_numel(rank),
-                )
-                for piece in self.pieces
+                [
+                    Segment(
+                        numel=piece.real_numel(rank),
+                        format=piece.format,
+                        name=piece.name,
+                        padding=piece.piece_numel - piece.real_numel(rank),
+                    )
+                    for piece in self.pieces
+                ]
             )
             for rank in range(self.world_size)
         )

@@ -12,12 +12,14 @@ import torch
 from torch import nn
 
 from thinwire.errors import ConfigError
-from thinwire.train.model_spec import VOCABULARY, HuggingFaceSpec
+from thinwire.planner.models.config import ModelConfig
 
 __all__ = ["build"]
 
+BYTES = 256
 
-def build(spec: HuggingFaceSpec, *, seq_len: int) -> nn.Module:
+
+def build(spec: ModelConfig, *, seq_len: int) -> nn.Module:
     """A causal language model with random fp32 weights.
 
     The dtype that the config names is that of a checkpoint; training keeps fp32 parameters and
@@ -28,10 +30,9 @@ def build(spec: HuggingFaceSpec, *, seq_len: int) -> nn.Module:
             fewer than 256 tokens or fewer than ``seq_len`` positions.
     """
     transformers = _import_transformers()
-    content = spec.read()
-    model_type = content.pop("model_type")
+    values = {key: value for key, value in spec.values.items() if key != "model_type"}
     try:
-        config = transformers.AutoConfig.for_model(model_type, **content)
+        config = transformers.AutoConfig.for_model(spec.family, **values)
         _check_config(spec, config, seq_len)
         config.use_cache = False  # a training step never decodes one token at a time
         model: nn.Module = transformers.AutoModelForCausalLM.from_config(
@@ -42,7 +43,9 @@ def build(spec: HuggingFaceSpec, *, seq_len: int) -> nn.Module:
     except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         # what transformers raises for an unknown architecture, or for values that contradict
         first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ConfigError(f"model {spec}: transformers cannot build it ({first_line})") from error
+        raise ConfigError(
+            f"model {spec.name}: transformers cannot build it ({first_line})"
+        ) from error
     return model
 
 
@@ -56,16 +59,16 @@ def _import_transformers() -> Any:
     return transformers
 
 
-def _check_config(spec: HuggingFaceSpec, config: Any, seq_len: int) -> None:
+def _check_config(spec: ModelConfig, config: Any, seq_len: int) -> None:
     text_config = config.get_text_config()
     vocabulary = getattr(text_config, "vocab_size", None)
-    if not isinstance(vocabulary, int) or vocabulary < VOCABULARY:
+    if not isinstance(vocabulary, int) or vocabulary < BYTES:
         raise ConfigError(
-            f"model {spec}: a vocabulary of {vocabulary} cannot hold bytes; "
-            f"vocab_size must be at least {VOCABULARY}"
+            f"model {spec.name}: a vocabulary of {vocabulary} cannot hold bytes; "
+            f"vocab_size must be at least {BYTES}"
         )
     positions = getattr(text_config, "max_position_embeddings", None)
     if isinstance(positions, int) and positions < seq_len:
         raise ConfigError(
-            f"model {spec}: has {positions} positions; use --seq {positions} or shorter"
+            f"model {spec.name}: has {positions} positions; use --seq {positions} or shorter"
         )

@@ -97,7 +97,7 @@ class RankResult:
         parameters: of the whole model; shared ones count once.
         losses: per step, in nats per token, the mean over all ranks; ``None`` where not finite.
         step_s: per step, seconds from the end of the step before.
-        settling_steps: first steps, which compile kernels and fill caches; not in the figures below.
+        settling_steps: first steps, which compile kernels and fill caches; not counted below.
         skipped_steps: steps that no rank took, because a gradient was not finite.
         collectives: the ledger's entries for all steps after the settling ones.
         nic_bytes: what the host's interface sent in those steps; ``None`` where it is not counted.

@@ -124,7 +124,7 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate_at(step)
         loss = next_token_loss(model, batches.train(step).to(device))
-        loss.backward()
+        torch.autograd.backward(loss)
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         agreement = finite.agree(loss, gradients)
         if agreement.take_step:

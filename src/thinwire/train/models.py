@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from thinwire.train.model_spec import VOCABULARY, GPTSpec, ModelSpec
+from thinwire.planner.models.gpt import GPTShape
+from thinwire.train.model_spec import ModelSpec
 
 __all__ = ["GPT", "build_model", "count_parameters", "next_token_loss"]
 
@@ -45,23 +46,21 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A byte-level GPT, initialised as GPT-2; the head is not tied to the embedding.
+    """A pre-norm GPT with learned positions, initialised as GPT-2."""
 
-    With 256 tokens tying would save little, and an untied head keeps the count of parameters the
-    count of what travels.
-    """
-
-    def __init__(self, spec: GPTSpec, seq_len: int) -> None:
+    def __init__(self, shape: GPTShape, seq_len: int) -> None:
         super().__init__()
-        self.token_embedding = nn.Embedding(VOCABULARY, spec.hidden)
-        self.position_embedding = nn.Embedding(seq_len, spec.hidden)
-        self.blocks = nn.ModuleList(Block(spec.hidden, spec.heads) for _ in range(spec.layers))
-        self.norm = nn.LayerNorm(spec.hidden)
-        self.head = nn.Linear(spec.hidden, VOCABULARY, bias=False)
-        self._initialise(spec.layers)
+        self.token_embedding = nn.Embedding(shape.vocabulary, shape.hidden)
+        self.position_embedding = nn.Embedding(seq_len, shape.hidden)
+        self.blocks = nn.ModuleList(Block(shape.hidden, shape.heads) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.hidden)
+        self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False)
+        if shape.tied:
+            self.head.weight = self.token_embedding.weight
+        self._initialise(shape.layers)
 
     def _initialise(self, layers: int) -> None:
-        """Draw every weight from N(0, 0.02^2), residual projections narrower (GPT-2, section 2.3)."""
+        """Draw weights from N(0, 0.02^2), of residual projections narrower (GPT-2, section 2.3)."""
         residual_std = INIT_STD / math.sqrt(2 * layers)
         for name, module in self.named_modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -71,7 +70,7 @@ class GPT(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Map tokens (int64, ``[batch, length]``) to logits (``[batch, length, 256]``)."""
+        """Map tokens (int64, ``[batch, length]``) to logits (``[batch, length, vocabulary]``)."""
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.token_embedding(tokens) + self.position_embedding(positions)
         for block in self.blocks:
@@ -94,7 +93,7 @@ def build_model(spec: ModelSpec, *, seq_len: int) -> nn.Module:
     Raises:
         ConfigError: transformers is missing, or the config cannot serve bytes of this length.
     """
-    if isinstance(spec, GPTSpec):
+    if isinstance(spec, GPTShape):
         return GPT(spec, seq_len)
     from thinwire.train import hugging_face  # transformers is optional and slow to import
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import thinwire as tw
 from thinwire.lab import read_interface
-from thinwire.shard import ledger_of
+from thinwire.sharding import ledger_of
 
 __all__ = ["Traffic", "TrafficMeter"]
 

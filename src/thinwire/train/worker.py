@@ -7,7 +7,6 @@ error that thinwire raised on purpose is one line on standard error and exit cod
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -24,6 +23,7 @@ from thinwire.train.job import RankResult, TrainingJob
 from thinwire.train.loop import Schedule, train, validate
 from thinwire.train.model_spec import parse_model
 from thinwire.train.models import build_model
+from thinwire.train.progress import StepEvent
 
 __all__ = ["main", "run_rank"]
 
@@ -33,13 +33,13 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 def main(arguments: list[str]) -> int:
     """Run one rank and return the exit code."""
     if len(arguments) != 1:
-        print("thinwire: error: usage: thinwire.train.worker JOB.json", file=sys.stderr)
+        sys.stderr.write("thinwire: error: usage: thinwire.train.worker JOB.json\n")
         return 2
     try:
         job = TrainingJob.read(Path(arguments[0]))
         run_rank(job)
     except ThinwireError as error:
-        print(f"thinwire: error: {error}", file=sys.stderr)
+        sys.stderr.write(f"thinwire: error: {error}\n")
         return 1
     return 0
 
@@ -126,8 +126,8 @@ def _finite_or_none(value: float) -> float | None:
 
 
 def _tell_progress(step: int, loss: float, step_s: float) -> None:
-    event = {"step": step, "loss": _finite_or_none(loss), "s": step_s}
-    sys.stdout.write(json.dumps(event) + "\n")
+    event = StepEvent(step=step, loss=_finite_or_none(loss), step_s=step_s)
+    sys.stdout.write(event.to_line() + "\n")
     sys.stdout.flush()
 
 

@@ -19,7 +19,7 @@ from thinwire.comm.ledger import Ledger
 from thinwire.comm.topology import Topology
 from thinwire.formats import parse_format
 from thinwire.recipe import Recipe
-from thinwire.shard.units import CAST_NAMES
+from thinwire.sharding.units import CAST_NAMES
 from thinwire.wire.key import Key
 
 __all__ = ["attach"]

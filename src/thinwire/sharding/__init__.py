@@ -5,6 +5,6 @@
     thinwire.ledger(model)                     the bytes it sent
 """
 
-from thinwire.shard.attach import compress, ledger, ledger_of, shard
+from thinwire.sharding.attach import compress, ledger, ledger_of, shard
 
 __all__ = ["compress", "ledger", "ledger_of", "shard"]

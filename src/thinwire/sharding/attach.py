@@ -15,10 +15,10 @@ from thinwire.comm.ledger import Ledger, LedgerReport
 from thinwire.comm.topology import Topology, discover_topology
 from thinwire.errors import ConfigError, StateError
 from thinwire.recipe import Recipe
-from thinwire.shard import ddp, fsdp
-from thinwire.shard.support import check_supported
-from thinwire.shard.units import find_units
-from thinwire.shard.wrap import wrap_ddp, wrap_fsdp
+from thinwire.sharding import ddp, fsdp
+from thinwire.sharding.support import check_supported
+from thinwire.sharding.units import find_units
+from thinwire.sharding.wrap import wrap_ddp, wrap_fsdp
 
 __all__ = ["compress", "ledger", "ledger_of", "shard"]
 

@@ -25,7 +25,7 @@ from thinwire.comm.reduction import ReduceOp
 from thinwire.comm.topology import Topology
 from thinwire.errors import ConfigError
 from thinwire.recipe import Recipe
-from thinwire.shard.units import CAST_NAMES, Member, Unit
+from thinwire.sharding.units import CAST_NAMES, Member, Unit
 from thinwire.wire.key import Key
 
 __all__ = ["attach"]
