@@ -5,7 +5,7 @@ here is keyed by bucket: every parameter is cut into W pieces by itself, and its
 keyed by its name. The result does not depend on how parameters were grouped.
 """
 
-from __future__ import annotations
+# no `from __future__ import annotations`: DDP inspects the hook's annotations, which must be types
 
 import torch
 import torch.distributed as dist
