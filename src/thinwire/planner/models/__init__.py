@@ -1,9 +1,9 @@
 """The models that the planner knows, and how one is named.
 
-    gpt:24x2048x16        layers x hidden x heads, the trainer's own GPT
-    llama-2-7b            a preset
-    path/to/model         a Hugging Face config.json, or the folder that holds one
-    1.3B                  a number of parameters: the GPT of usual proportions that is nearest
+gpt:24x2048x16        layers x hidden x heads, the trainer's own GPT
+llama-2-7b            a preset
+path/to/model         a Hugging Face config.json, or the folder that holds one
+1.3B                  a number of parameters: the GPT of usual proportions that is nearest
 """
 
 from __future__ import annotations
@@ -95,6 +95,4 @@ def preset_names() -> tuple[str, ...]:
 
 
 def _presets() -> dict[str, Any]:
-    return tomllib.loads(
-        (Path(__file__).parent / "presets.toml").read_text(encoding="utf-8")
-    )
+    return tomllib.loads((Path(__file__).parent / "presets.toml").read_text(encoding="utf-8"))

@@ -77,7 +77,9 @@ class LayerBuilder:
         """An operation that no line below covers."""
         self._operations.append(operation)
 
-    def norm(self, name: str, width: int | None = None, *, bias: bool, computed: bool = True) -> None:
+    def norm(
+        self, name: str, width: int | None = None, *, bias: bool, computed: bool = True
+    ) -> None:
         """A LayerNorm, or an RMSNorm without ``bias``; ``computed=False``: its parameters only."""
         width = self.hidden if width is None else width
         self.parameter(f"{name}.weight", width)
@@ -133,9 +135,7 @@ class LayerBuilder:
         self.parameter(f"{name}.weight", *shape, split=0 if transposed else 1)
         if bias:
             self.parameter(f"{name}.bias", outputs)
-        self.operation(
-            Operation(name=name, flops=2.0 * inputs * outputs, saved=inputs, split=True)
-        )
+        self.operation(Operation(name=name, flops=2.0 * inputs * outputs, saved=inputs, split=True))
         self._reductions += 1
 
     def attention(self, shape: Attention, *, keys_kept_elsewhere: bool = False) -> None:
@@ -145,9 +145,7 @@ class LayerBuilder:
         kept = float(shape.query_width)
         if not keys_kept_elsewhere:
             kept += 2 * shape.kv_width
-        self.operation(
-            Operation(name="query, key, value", saved=kept, kernels=0, split=True)
-        )
+        self.operation(Operation(name="query, key, value", saved=kept, kernels=0, split=True))
         if shape.fused:
             self.operation(
                 Operation(
@@ -180,9 +178,7 @@ class LayerBuilder:
         """RMSNorms over each head of the queries and of the keys, with shared weights."""
         for part, width in (("q", shape.query_width), ("k", shape.kv_width)):
             self.parameter(f"{prefix}.{part}_norm.weight", shape.width)
-            self.operation(
-                Operation(name=f"{part}_norm", moved=2 * width, saved=width, split=True)
-            )
+            self.operation(Operation(name=f"{part}_norm", moved=2 * width, saved=width, split=True))
 
     def rotary(self, shape: Attention) -> None:
         """Queries and keys rotated by their position."""

@@ -69,9 +69,7 @@ def neox_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Workload:
     inner = config.integer("intermediate_size")
     dropout = config.dropout("attention_dropout", "hidden_dropout")
     bias = config.flag("attention_bias", default=True)
-    attention = _attention(
-        config, "hidden_size", "num_attention_heads", tokens, fused, dropout
-    )
+    attention = _attention(config, "hidden_size", "num_attention_heads", tokens, fused, dropout)
     block = LayerBuilder(hidden, dropout=dropout)
     block.norm("input_layernorm", bias=True)
     block.norm("post_attention_layernorm", bias=True)

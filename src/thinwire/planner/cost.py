@@ -1,0 +1,149 @@
+"""Seconds of one collective, one codec call, one transfer.
+
+A collective costs latency by message and bytes by bandwidth (alpha-beta):
+
+    ring        call + messages * latency + bytes / (rate * share)     messages wait for each other
+    exchange    call + latency + messages * message + bytes / (rate * share)    all posted at once
+
+where the bytes that leave a host pass its one link together, those of other groups included, while
+those within it pass beside them. Under loss a TCP connection does not fill its link: Padhye's
+formula (RFC 3448, section 3.1) bounds each connection's rate, Mathis's simpler one is its limit for
+few losses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from thinwire.planner.call import Call, CodecWork
+from thinwire.planner.hardware import Cluster, Device, Link
+
+__all__ = [
+    "call_s",
+    "codec_s",
+    "format_kind",
+    "mathis_bytes_per_s",
+    "padhye_bytes_per_s",
+    "payload_bytes_per_s",
+    "stage_link_s",
+    "tensor_parallel_s",
+    "transfer_s",
+    "within_bytes_per_s",
+    "work_s",
+]
+
+SEGMENT_BYTES = 1448  # what an Ethernet frame carries for TCP with timestamps
+TIMEOUT_ROUND_TRIPS = 4  # RFC 3448: t_RTO = 4 R
+
+
+def mathis_bytes_per_s(round_trip_s: float, loss: float) -> float:
+    """The rate of one TCP connection under a few losses: MSS / RTT * sqrt(3/2) / sqrt(p)."""
+    return SEGMENT_BYTES / round_trip_s * math.sqrt(1.5 / loss)
+
+
+def padhye_bytes_per_s(round_trip_s: float, loss: float) -> float:
+    """The rate of one TCP connection, timeouts included (RFC 3448, section 3.1)."""
+    timeout_s = TIMEOUT_ROUND_TRIPS * round_trip_s
+    waiting_s = round_trip_s * math.sqrt(2 * loss / 3)
+    waiting_s += timeout_s * 3 * math.sqrt(3 * loss / 8) * loss * (1 + 32 * loss**2)
+    return SEGMENT_BYTES / waiting_s
+
+
+def payload_bytes_per_s(link: Link, message_bytes: float, connections: int = 1) -> float:
+    """The payload that a link carries per second, in messages of a size."""
+    rate = link.bytes_per_s * link.efficiency.at(max(message_bytes, 1.0))
+    if link.loss > 0 and link.protocol in ("tcp", "grpc") and link.latency_s > 0:
+        rate = min(rate, connections * padhye_bytes_per_s(2 * link.latency_s, link.loss))
+    return rate
+
+
+def transfer_s(link: Link, size_bytes: float) -> float:
+    """Seconds from the first byte sent to the last byte received: one message over a link.
+
+    Loss that no congestion control answers to, as on ``rdma``, is sent again: 1 / (1 - p) times.
+    """
+    return link.latency_s + _resent(link) * size_bytes / payload_bytes_per_s(link, size_bytes)
+
+
+def call_s(call: Call, cluster: Cluster) -> float:
+    """Seconds of one collective on the wire, its codecs not counted; 0 for a group of one."""
+    if call.messages == 0:
+        return 0.0
+    backend, device, link = cluster.backend, cluster.device, cluster.link
+    is_ring = call.algorithm == "ring"
+    share = backend.ring_share if is_ring else backend.exchange_share
+    within_s = call.inner_bytes / (within_bytes_per_s(device) * share)
+    across_s = 0.0
+    latency_s = device.within_latency_s
+    if call.group.is_across:
+        latency_s = link.latency_s
+        connections = call.group.sharers * (1 if is_ring else max(1, call.messages))
+        rate = payload_bytes_per_s(link, call.message_bytes, connections)
+        across_s = _resent(link) * call.group.sharers * call.egress_bytes / (rate * share)
+    moving_s = max(within_s, across_s)
+    if not is_ring:
+        return backend.call_s + latency_s + call.messages * backend.message_s + moving_s
+    if call.name == "all_reduce" and backend.has_tree:
+        # up and down a tree of ranks, every byte sent at most twice by a rank
+        depth = math.ceil(math.log2(call.group.size))
+        tree_s = 2 * depth * latency_s + moving_s * call.group.size / (call.group.size - 1)
+        return backend.call_s + min(tree_s, call.messages * latency_s + moving_s)
+    return backend.call_s + call.messages * latency_s + moving_s
+
+
+def within_bytes_per_s(device: Device) -> float:
+    """What collectives within a host really move, each way."""
+    return device.within_bytes_per_s * device.within_efficiency
+
+
+def tensor_parallel_s(device: Device, ranks: int, size_bytes: float) -> float:
+    """Seconds of one all-reduce of activations among the ranks of a host (ring, NCCL's default)."""
+    if ranks == 1:
+        return 0.0
+    moving_s = 2 * (ranks - 1) / ranks * size_bytes / within_bytes_per_s(device)
+    return 2 * math.log2(ranks) * device.within_latency_s + moving_s
+
+
+def stage_link_s(cluster: Cluster, size_bytes: float) -> float:
+    """Seconds to hand activations to the next pipeline stage; all ranks of a host do so at once."""
+    device, link = cluster.device, cluster.link
+    if cluster.hosts == 1:
+        return device.within_latency_s + size_bytes / within_bytes_per_s(device)
+    of_host = cluster.ranks_per_host * size_bytes
+    connections = cluster.ranks_per_host
+    return link.latency_s + of_host / payload_bytes_per_s(link, size_bytes, connections)
+
+
+def codec_s(call: Call, device: Device) -> float:
+    """Seconds that one rank's codecs and copies take for one collective."""
+    return work_s(call.work, device) + call.copied_elements / device.copy_elements_per_s
+
+
+def work_s(work: Iterable[CodecWork], device: Device) -> float:
+    """Seconds that one rank's codecs take."""
+    return sum(_copies(item, device) for item in work) / device.copy_elements_per_s
+
+
+def _copies(work: CodecWork, device: Device) -> float:
+    """What a codec call costs, in copied fp32 elements."""
+    rates, kind = device.codec, format_kind(work)
+    if work.verb == "encode":
+        return work.numel * rates.encode_copies[kind]
+    if work.verb == "sum" and not work.format.is_cast:
+        return work.numel * rates.sum_copies
+    return work.numel * rates.decode_copies[kind]
+
+
+def format_kind(work: CodecWork) -> str:
+    """The kind of format by which codecs are priced."""
+    if work.format.is_cast:
+        return "cast"
+    if work.verb == "encode" and work.format.is_stochastic:
+        return "stochastic"
+    return "fp8" if work.format.family in ("e4m3", "e5m2") else "int"
+
+
+def _resent(link: Link) -> float:
+    """How often a byte is sent on the average where lost packets are merely sent again."""
+    return 1 / (1 - link.loss) if link.protocol in ("ideal", "rdma") else 1.0

@@ -1,0 +1,284 @@
+"""What the planner knows of machines: devices, hosts, links, and the cluster they make.
+
+Every number has a unit in its name and a source beside it (``sources``): calibrated on the machine
+itself, published by someone who measured it, from a datasheet, given on the command line, or
+assumed. Nothing here is measured; the presets beside this file hold the numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from thinwire.errors import ConfigError
+from thinwire.planner.curve import Curve
+from thinwire.planner.source import check_sources
+
+__all__ = ["Backend", "CodecRates", "Cluster", "Device", "Host", "Link"]
+
+KINDS = ("accelerator", "cpu")
+PROTOCOLS = ("ideal", "tcp", "rdma", "grpc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecRates:
+    """What encoding and decoding cost, in copies of the fp32 tensor.
+
+    One copy reads and writes every element once as fp32, so ratios carry over between machines
+    better than seconds do.
+
+    Attributes:
+        encode_copies: by kind of format: ``"cast"``, ``"fp8"``, ``"int"``, ``"stochastic"``.
+        decode_copies: by kind of format: ``"cast"``, ``"fp8"``, ``"int"``.
+        sum_copies: decode and add to a sum, per element of each payload.
+    """
+
+    encode_copies: Mapping[str, float]
+    decode_copies: Mapping[str, float]
+    sum_copies: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What one rank computes on.
+
+    Attributes:
+        name: of the preset.
+        kind: ``"accelerator"``, whose copies run beside its compute, or ``"cpu"``.
+        memory_bytes: all of its memory; ``None``: unknown.
+        memory_bytes_per_s: read and written together.
+        memory_efficiency: share of that by bytes of one kernel.
+        flop_per_s: peak of matrix products by dtype.
+        matmul_efficiency: share of that by FLOPs of one product.
+        kernel_s: from one kernel's end to the next one's start.
+        host_bytes_per_s: to and from the host's memory, each way.
+        within_bytes_per_s: to another device of the same host, each way.
+        within_efficiency: share of that which collectives reach.
+        within_latency_s: of the smallest message there.
+        context_bytes: taken by the runtime before the first tensor.
+        slack: what the allocator holds beyond the tensors, as a share of them.
+        codec: what encoding and decoding cost.
+        sources: where each number comes from, by attribute.
+
+    Raises:
+        ConfigError: a number without a source, or out of range.
+    """
+
+    name: str
+    kind: str
+    memory_bytes: float | None
+    memory_bytes_per_s: float
+    memory_efficiency: Curve
+    flop_per_s: Mapping[str, float]
+    matmul_efficiency: Curve
+    kernel_s: float
+    host_bytes_per_s: float
+    within_bytes_per_s: float
+    within_efficiency: float
+    within_latency_s: float
+    context_bytes: float
+    slack: float
+    codec: CodecRates
+    sources: Mapping[str, str] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"device {self.name}: kind {self.kind!r} is not one of {KINDS}")
+        _check_numbers(self, zero=("context_bytes", "slack", "kernel_s"))
+        for dtype, rate in self.flop_per_s.items():
+            if not 0 < rate < math.inf:
+                raise ConfigError(f"device {self.name}: flop_per_s of {dtype} is {rate}")
+        numbers = [item.name for item in dataclasses.fields(self)]
+        for other in ("name", "kind", "sources"):
+            numbers.remove(other)
+        check_sources(f"device {self.name}", numbers, self.sources)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether communication runs beside compute: on its own stream, on accelerators."""
+        return self.kind == "accelerator"
+
+    def peak(self, dtype: str) -> float:
+        """FLOP/s of matrix products in a dtype.
+
+        Raises:
+            ConfigError: the device has none; says which it has.
+        """
+        if dtype not in self.flop_per_s:
+            raise ConfigError(
+                f"device {self.name} has no matrix products in {dtype}: use compute="
+                f"{' or compute='.join(self.flop_per_s)}"
+            )
+        return self.flop_per_s[dtype]
+
+    @property
+    def copy_elements_per_s(self) -> float:
+        """fp32 elements copied per second: four bytes read, four written."""
+        return self.memory_bytes_per_s * self.memory_efficiency.at(1e9) / 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What the ranks of a host share, links apart.
+
+    Attributes:
+        memory_bytes: of the host; ``None``: unknown.
+        adam_parameters_per_s: of a vectorised CPU optimizer, all cores together.
+        disk_bytes_per_s: read or written; ``None``: unknown.
+        sources: where each number comes from, by attribute.
+
+    Raises:
+        ConfigError: a number without a source, or out of range.
+    """
+
+    memory_bytes: float | None
+    adam_parameters_per_s: float
+    disk_bytes_per_s: float | None
+    sources: Mapping[str, str] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        check_sources(
+            "host", ("memory_bytes", "adam_parameters_per_s", "disk_bytes_per_s"), self.sources
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What joins two hosts; the ranks of a host share it.
+
+    Attributes:
+        bit_per_s: each way.
+        latency_s: one way, of the smallest message.
+        loss: share of packets that are lost.
+        protocol: ``"ideal"``, ``"tcp"``, ``"rdma"`` or ``"grpc"``.
+        efficiency: share of the rate that carries payload, by bytes of one message.
+        sources: where each number comes from, by attribute.
+
+    Raises:
+        ConfigError: a number without a source, or out of range.
+    """
+
+    bit_per_s: float
+    latency_s: float
+    loss: float = 0.0
+    protocol: str = "ideal"
+    efficiency: Curve = Curve.flat(1.0)
+    sources: Mapping[str, str] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            raise ConfigError(f"protocol {self.protocol!r} is not one of {', '.join(PROTOCOLS)}")
+        _check_numbers(self, zero=("latency_s", "loss"))
+        if self.loss >= 1:
+            raise ConfigError(f"a loss of {self.loss} lets nothing through: give a share below 1")
+        check_sources("link", ("bit_per_s", "latency_s", "loss", "efficiency"), self.sources)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The rate in bytes."""
+        return self.bit_per_s / 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """How a collectives library fills a link.
+
+    Attributes:
+        name: ``"gloo"`` or ``"nccl"``.
+        ring_share: share of the link that a ring all-gather or all-reduce fills.
+        exchange_share: share that an all-to-all fills.
+        message_s: what one more message of an all-to-all costs.
+        call_s: what one call costs before its first byte.
+        reduce_scatter_passes: how often a stock reduce-scatter sends its input; gloo runs an
+            all-reduce inside and keeps a slice, so 2 there.
+        has_tree: whether small all-reduces go along a tree.
+        sources: where each number comes from, by attribute.
+
+    Raises:
+        ConfigError: a number without a source, or out of range.
+    """
+
+    name: str
+    ring_share: float
+    exchange_share: float
+    message_s: float
+    call_s: float
+    reduce_scatter_passes: int
+    has_tree: bool
+    sources: Mapping[str, str] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _check_numbers(self, zero=("message_s", "call_s"))
+        for name in ("ring_share", "exchange_share"):
+            if getattr(self, name) > 1:
+                raise ConfigError(f"backend {self.name}: {name} is above 1")
+        check_sources(
+            f"backend {self.name}",
+            ("ring_share", "exchange_share", "message_s", "call_s"),
+            self.sources,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """``hosts`` hosts of ``ranks_per_host`` ranks each, all alike.
+
+    Attributes:
+        hosts: how many.
+        ranks_per_host: on each.
+        device: of every rank.
+        host: what the ranks of a host share.
+        link: across hosts.
+        backend: of the collectives.
+
+    Raises:
+        ConfigError: no host or no rank.
+    """
+
+    hosts: int
+    ranks_per_host: int
+    device: Device
+    host: Host
+    link: Link
+    backend: Backend
+
+    def __post_init__(self) -> None:
+        if self.hosts < 1:
+            raise ConfigError(f"{self.hosts} hosts: at least 1 is needed")
+        if self.ranks_per_host < 1:
+            raise ConfigError(f"{self.ranks_per_host} ranks per host: at least 1 is needed")
+
+    @property
+    def world(self) -> int:
+        """Number of ranks on all hosts together."""
+        return self.hosts * self.ranks_per_host
+
+    def with_link(self, bit_per_s: float) -> Cluster:
+        """The same cluster over a link of another rate."""
+        return dataclasses.replace(self, link=dataclasses.replace(self.link, bit_per_s=bit_per_s))
+
+    def with_compute_scale(self, factor: float) -> Cluster:
+        """The same cluster with devices that compute ``factor`` times as fast."""
+        device = dataclasses.replace(
+            self.device,
+            flop_per_s={dtype: factor * rate for dtype, rate in self.device.flop_per_s.items()},
+            memory_bytes_per_s=factor * self.device.memory_bytes_per_s,
+            kernel_s=self.device.kernel_s / factor,
+        )
+        return dataclasses.replace(self, device=device)
+
+
+def _check_numbers(owner: Device | Host | Link | Backend, *, zero: tuple[str, ...] = ()) -> None:
+    """Raise if a number is not finite and above zero, or at least zero where that may be."""
+    for item in dataclasses.fields(owner):
+        value = getattr(owner, item.name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        if not (0 < value < math.inf or (value == 0 and item.name in zero)):
+            bound = "at least 0" if item.name in zero else "above 0"
+            raise ConfigError(
+                f"{type(owner).__name__.lower()}: {item.name} is {value}, but must be {bound}"
+            )

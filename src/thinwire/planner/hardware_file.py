@@ -1,0 +1,196 @@
+"""Reads hardware: presets by name, and a cluster file whose numbers take precedence.
+
+A cluster file has a table for each part, every one optional. ``preset`` names where to start, the
+other keys replace the preset's numbers, and ``source`` says where those come from:
+
+    [cluster]
+    hosts = 4
+    ranks_per_host = 1
+
+    [device]
+    preset = "cpu"
+    flop_per_s = { fp32 = 41e9, bf16 = 12e9 }
+    source = "calibrated: 2 cores, torch 2.13"
+
+    [link]
+    bit_per_s = 2e8
+    latency_s = 1e-4
+    protocol = "tcp"
+    source = "calibrated"
+
+    [backend]
+    preset = "gloo"
+
+    [host]
+    memory_bytes = 24e9
+    source = "given"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from thinwire.errors import ConfigError
+from thinwire.planner.curve import Curve
+from thinwire.planner.hardware import Backend, CodecRates, Device, Host, Link
+
+__all__ = [
+    "device_names",
+    "load_backend",
+    "load_device",
+    "load_host",
+    "load_link",
+    "read_cluster_file",
+]
+
+PARTS = ("cluster", "device", "link", "backend", "host")
+
+
+def device_names() -> tuple[str, ...]:
+    """The names of the device presets."""
+    return tuple(name for name in _presets("devices") if name != "defaults")
+
+
+def load_device(name: str, changes: Mapping[str, Any] | None = None) -> Device:
+    """A device preset, with some of its numbers replaced.
+
+    Args:
+        name: of the preset.
+        changes: numbers by attribute, and their ``source``.
+
+    Raises:
+        ConfigError: no such preset or attribute, or a number out of range.
+    """
+    presets = _presets("devices")
+    if name not in presets or name == "defaults":
+        raise ConfigError(f"device {name!r}: not known; use one of {', '.join(device_names())}")
+    preset = presets[name]
+    defaults = presets["defaults"][preset.get("kind", "cpu" if name == "cpu" else "accelerator")]
+    table = {"memory_bytes": None, **defaults, **preset, "name": name}
+    table["sources"] = {**defaults["sources"], **preset["sources"]}
+    table = _changed(f"device {name}", table, changes)
+    for curve in ("memory_efficiency", "matmul_efficiency"):
+        table[curve] = _curve(f"device {name}: {curve}", table[curve])
+    return Device(**{**table, "codec": CodecRates(**table["codec"])})
+
+
+def load_host(kind: str, changes: Mapping[str, Any] | None = None) -> Host:
+    """The host of a kind of device, with some of its numbers replaced.
+
+    Args:
+        kind: ``"accelerator"`` or ``"cpu"``.
+        changes: numbers by attribute, and their ``source``.
+
+    Raises:
+        ConfigError: no such attribute, or a number out of range.
+    """
+    table = {"memory_bytes": None, **_presets("networks")["hosts"][kind]}
+    return Host(**_changed("host", table, changes))
+
+
+def load_backend(name: str, changes: Mapping[str, Any] | None = None) -> Backend:
+    """A backend preset, with some of its numbers replaced.
+
+    Args:
+        name: ``"gloo"`` or ``"nccl"``.
+        changes: numbers by attribute, and their ``source``.
+
+    Raises:
+        ConfigError: no such preset or attribute, or a number out of range.
+    """
+    presets = _presets("networks")["backends"]
+    if name not in presets:
+        raise ConfigError(f"backend {name!r}: not known; use one of {', '.join(presets)}")
+    return Backend(**_changed(f"backend {name}", {**presets[name], "name": name}, changes))
+
+
+def load_link(protocol: str, numbers: Mapping[str, Any]) -> Link:
+    """A link of a protocol.
+
+    Args:
+        protocol: ``"ideal"``, ``"tcp"``, ``"rdma"`` or ``"grpc"``.
+        numbers: ``bit_per_s`` and ``latency_s``, and whatever else is known, with its ``source``.
+
+    Raises:
+        ConfigError: no such protocol or attribute, or a number missing or out of range.
+    """
+    presets = _presets("networks")["protocols"]
+    if protocol not in presets:
+        raise ConfigError(f"protocol {protocol!r}: not known; use one of {', '.join(presets)}")
+    for needed in ("bit_per_s", "latency_s"):
+        if needed not in numbers:
+            raise ConfigError(f"link: {needed} is missing; give it")
+    preset = presets[protocol]
+    table = {
+        "bit_per_s": None,
+        "latency_s": None,
+        "loss": 0.0,
+        "protocol": protocol,
+        "efficiency": preset["efficiency"],
+        "sources": {"efficiency": preset["source"], "loss": "given: none"},
+    }
+    table = _changed("link", table, numbers)
+    return Link(**{**table, "efficiency": _curve("link: efficiency", table["efficiency"])})
+
+
+def read_cluster_file(path: Path) -> dict[str, dict[str, Any]]:
+    """The tables of a cluster file.
+
+    Raises:
+        ConfigError: the file cannot be read, is no TOML, or has a table that is not known.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"cluster file {path}: cannot be read ({reason})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cluster file {path}: not a TOML file ({error})") from error
+    for part, table in tables.items():
+        if part not in PARTS or not isinstance(table, dict):
+            raise ConfigError(
+                f"cluster file {path}: {part!r} is not one of its tables: {', '.join(PARTS)}"
+            )
+    return tables
+
+
+def _changed(
+    owner: str, table: Mapping[str, Any], changes: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """A table with some entries replaced, and the sources of those."""
+    changes = dict(changes or {})
+    changes.pop("preset", None)
+    source = changes.pop("source", "given")
+    for key, value in changes.items():
+        if key not in table or key in ("name", "kind", "sources"):
+            known = ", ".join(name for name in table if name not in ("name", "kind", "sources"))
+            raise ConfigError(f"{owner}: {key!r} is not one of {known}")
+        if not _is_like(value, table[key]):
+            raise ConfigError(f"{owner}: {key} = {value!r} is not of the right form")
+    sources = {**table["sources"], **dict.fromkeys(changes, source)}
+    return {**table, **changes, "sources": sources}
+
+
+def _is_like(value: Any, present: Any) -> bool:
+    """Whether a value may stand where ``present`` stood."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if present is None or isinstance(present, (int, float)):
+        return isinstance(value, bool) if isinstance(present, bool) else is_number
+    return isinstance(value, type(present))
+
+
+def _curve(owner: str, points: Any) -> Curve:
+    try:
+        return Curve(tuple((float(size), float(share)) for size, share in points))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{owner} must be a list of [size, share] pairs: {error}") from error
+
+
+@cache
+def _presets(name: str) -> dict[str, Any]:
+    path = Path(__file__).parent / "presets" / f"{name}.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,117 @@
+"""Bytes of one layer while its parameters, gradients and activations come and go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from thinwire.planner.activations import LayerActivations
+from thinwire.planner.setting import Setting
+from thinwire.planner.traffic import layer_traffic, padded_numel
+from thinwire.planner.workload import DTYPE_BYTES, Layer
+from thinwire.recipe import Recipe
+
+__all__ = ["LayerMemory", "layer_memory"]
+
+FP32_BYTES = 4
+BUCKET_BYTES = 25 * 2**20  # DDP's default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerMemory:
+    """Bytes of one layer of a run of ``count``.
+
+    Attributes:
+        count: layers in the run.
+        gathered: its parameters in the compute dtype, beside the rank's share.
+        flat_forward: the flat buffer of the gather before forward.
+        flat_backward: the flat buffer of the gather before backward.
+        gradients: before reduction.
+        reduction: the flat buffer of the reduction.
+        reduce_payloads: sent and received while it is reduced.
+        gather_payloads: sent and received while it is gathered.
+        share: the rank's share of the reduced gradients, in fp32.
+        activations: of one micro-batch.
+    """
+
+    count: int
+    gathered: float
+    flat_forward: float
+    flat_backward: float
+    gradients: float
+    reduction: float
+    reduce_payloads: float
+    gather_payloads: float
+    share: float
+    activations: LayerActivations
+
+
+def layer_memory(
+    layer: Layer,
+    setting: Setting,
+    recipe: Recipe,
+    activations: LayerActivations,
+    *,
+    is_root: bool = False,
+) -> LayerMemory:
+    """The bytes of one layer of a run.
+
+    Args:
+        layer: as one tensor-parallel rank holds it.
+        setting: decides the data-parallel group.
+        recipe: decides dtypes and formats.
+        activations: of the layer.
+        is_root: whether it is the root.
+    """
+    if recipe.stage == 0:
+        return _replicated(layer, setting, recipe, activations)
+    group, width = setting.group, DTYPE_BYTES[recipe.compute]
+    traffic = layer_traffic(layer, recipe, group, is_root=is_root)
+    slot = padded_numel(layer.parameters, group.size)
+    whole = width * group.size * slot
+    reduce_dtype = recipe.grads if recipe.is_uncompressed else "fp32"
+    reduction = float(DTYPE_BYTES[reduce_dtype] * group.size * slot)
+    payloads = max((call.payload_bytes for call in traffic.reduce), default=0.0)
+    if recipe.is_uncompressed and setting.cluster.backend.reduce_scatter_passes > 1:
+        payloads = reduction  # the all-reduce inside works on a copy
+    return LayerMemory(
+        count=layer.count,
+        gathered=float(whole),
+        flat_forward=float(whole) if traffic.forward else 0.0,
+        flat_backward=float(whole) if traffic.backward else 0.0,
+        gradients=float(width * layer.numel),
+        reduction=reduction,
+        reduce_payloads=payloads,
+        gather_payloads=max((call.payload_bytes for call in traffic.forward), default=0.0),
+        share=float(FP32_BYTES * slot),
+        activations=activations,
+    )
+
+
+def _replicated(
+    layer: Layer, setting: Setting, recipe: Recipe, activations: LayerActivations
+) -> LayerMemory:
+    """A layer under DDP: gradients stay whole, and are reduced in DDP's own buckets."""
+    is_cast = recipe.compute != "fp32"
+    casts = DTYPE_BYTES[recipe.compute] * layer.numel if is_cast else 0
+    reduction = payloads = 0.0
+    if not recipe.is_uncompressed and setting.group.size > 1 and layer.numel:
+        whole = sum(run.count * run.numel for run in (setting.root(), *setting.layers()))
+        widest = max(parameter.numel for parameter in layer.parameters)
+        bucket_share = min(whole, max(BUCKET_BYTES // FP32_BYTES, widest)) / layer.numel
+        traffic = layer_traffic(layer, recipe, setting.group)
+        payloads = bucket_share * max(call.payload_bytes for call in traffic.reduce)
+        # the bucket dealt out to slots, and the rank's own slot of the sum
+        slots = FP32_BYTES * layer.numel * (1 + 1 / setting.group.size)
+        reduction = bucket_share * slots
+    return LayerMemory(
+        count=layer.count,
+        gathered=float(casts),
+        flat_forward=0.0,
+        flat_backward=0.0,
+        gradients=0.0,
+        reduction=reduction,
+        reduce_payloads=payloads,
+        gather_payloads=0.0,
+        share=float(FP32_BYTES * layer.numel),
+        activations=activations,
+    )

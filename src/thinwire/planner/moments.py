@@ -1,0 +1,224 @@
+"""The moments of a step at which memory can be highest, and the highest of them.
+
+With U the gathered parameters of one layer, A the flat buffer of the next gather, G the gradients
+of a layer, R the flat buffer of its reduction, S the rank's share of them, P the payloads of a call:
+
+    forward, last layer    root U + A of the layer before + A, U and P of this one + activations
+    loss                   root U + all activations + the gradient of the logits
+    backward, layer i      U + R of the layer above + A of the layer below + S of those above, and
+                           at its start the layer's activations and what works on them,
+                           at its end G
+    reduction, layer i     R + A of the layer below + S of those above, and first G, then S and P
+    update                 all S
+
+These follow FSDP2 of torch 2.13, where the flat buffer of a gather lives until the next one is
+copied out, and that of a reduction until the next reduction. Rank 0 holds the longest shards, so it
+is the worst rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from thinwire.planner.activations import (
+    ActivationPlan,
+    LayerActivations,
+    layer_activations,
+    saved_bytes,
+)
+from thinwire.planner.layer_memory import LayerMemory, layer_memory
+from thinwire.planner.memory import DeviceBytes, Memory
+from thinwire.planner.setting import Setting
+from thinwire.planner.states import held_states
+from thinwire.planner.workload import DTYPE_BYTES
+from thinwire.recipe import Recipe
+
+__all__ = ["predict_memory"]
+
+NO_ACTIVATIONS = LayerActivations(0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """Bytes that come and go, at one moment."""
+
+    name: str
+    activations: float
+    buffers: float
+    gradients: float
+
+    @property
+    def total(self) -> float:
+        return self.activations + self.buffers + self.gradients
+
+
+def predict_memory(setting: Setting, recipe: Recipe) -> Memory:
+    """The bytes that a recipe needs on the worst device and on a host."""
+    plan = ActivationPlan(
+        mode=_activation_mode(setting, recipe),
+        tokens=setting.tokens,
+        element_bytes=DTYPE_BYTES[recipe.compute],
+        parallelism=setting.parallelism,
+    )
+    stack = _Stack(
+        root=layer_memory(setting.root(), setting, recipe, NO_ACTIVATIONS, is_root=True),
+        runs=tuple(
+            layer_memory(layer, setting, recipe, layer_activations(layer, plan))
+            for layer in setting.layers()
+        ),
+        stem=saved_bytes(setting.workload.root.operations, plan),
+        logits=saved_bytes(setting.workload.head, plan),
+        in_flight=setting.in_flight,
+        stays_gathered=recipe.stage < 3
+        or (recipe.replica == "host" and setting.group.per_host == 1),
+        keeps_gradients=recipe.accumulate == "keep" and setting.accumulate > 1,
+        adds_gradients=setting.accumulate > 1,
+    )
+    worst = max(stack.moments(), key=lambda moment: moment.total)
+    states = held_states(setting, recipe)
+    tensors = DeviceBytes(
+        parameters=states.parameters,
+        optimizer_states=states.optimizer_states,
+        replica=states.replica,
+        residual=states.residual,
+        activations=worst.activations,
+        buffers=worst.buffers + states.buckets,
+        gradients=worst.gradients,
+    )
+    device = setting.cluster.device
+    hosted = stack.total(lambda layer: layer.activations.hosted) * setting.in_flight
+    return Memory(
+        device=replace(
+            tensors, allocator=device.slack * tensors.total, context=device.context_bytes
+        ),
+        host=replace(states.host, activations=hosted * setting.cluster.ranks_per_host),
+        moment=worst.name,
+    )
+
+
+def _activation_mode(setting: Setting, recipe: Recipe) -> str:
+    if recipe.activations == "keep" and setting.selective:
+        return "selective"
+    return recipe.activations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stack:
+    """A model's layers, and what stays where between them.
+
+    Attributes:
+        root: memory of the root.
+        runs: memory of the layers, in the order of forward.
+        stem: activations kept by what comes before the layers.
+        logits: activations kept by what comes after them.
+        in_flight: micro-batches whose activations are kept at once, in a pipeline.
+        stays_gathered: whether a layer's parameters stay whole from forward to backward.
+        keeps_gradients: whether unreduced gradients stay from micro-batch to micro-batch.
+        adds_gradients: whether reduced ones do.
+    """
+
+    root: LayerMemory
+    runs: Sequence[LayerMemory]
+    stem: float
+    logits: float
+    in_flight: int
+    stays_gathered: bool
+    keeps_gradients: bool
+    adds_gradients: bool
+
+    def total(self, term: Callable[[LayerMemory], float]) -> float:
+        """A term of all layers together."""
+        return sum(run.count * term(run) for run in self.runs)
+
+    def moments(self) -> Iterator[_Moment]:
+        """All moments that can be the worst."""
+        yield self._forward()
+        yield self._loss()
+        for index, run in enumerate(self.runs):
+            # the terms change linearly along a run, so one of its ends is the worst
+            for position in {0, min(1, run.count - 1), run.count - 1}:
+                yield from self._backward(index, position)
+        yield _Moment("update", 0.0, 0.0, self._all_gradients())
+
+    def _forward(self) -> _Moment:
+        last = self.runs[-1]
+        has_neighbour = last.count > 1 or len(self.runs) > 1
+        buffers = self.root.gathered + last.flat_forward * (2 if has_neighbour else 1)
+        buffers += self._gathered_below() if self.stays_gathered else last.gathered
+        buffers += last.gather_payloads
+        activations = self._kept() + self.stem + last.activations.passing
+        return _Moment("forward of the last layer", activations, buffers, self._earlier())
+
+    def _loss(self) -> _Moment:
+        buffers = self.root.gathered
+        if self.stays_gathered:
+            buffers += self._gathered_below()
+        # the gradient of the logits is as large as what is kept of them
+        activations = self._kept() + self.stem + 2 * self.logits
+        return _Moment("loss", activations, buffers, self._earlier())
+
+    def _backward(self, index: int, position: int) -> Iterator[_Moment]:
+        """The start of a layer's backward, its end, and both halves of its reduction."""
+        run = self.runs[index]
+        above = self._neighbour(index, position + 1)
+        below = self._neighbour(index, position - 1)
+        kept = self._kept_below(index, position) + self.stem
+        buffers = self.root.gathered + self.root.gradients
+        if self.stays_gathered:
+            buffers += self._gathered_below(index, position)
+        fetched = below.flat_backward if below else 0.0
+        buffers += fetched
+        fetching = below.gather_payloads if below and fetched else 0.0
+        reduced = self._reduced_above(index, position)
+        working = run.activations.kept + run.activations.working
+        waiting = buffers + run.gathered + (above.reduction if above else 0.0)
+        yield _Moment("start of a backward", kept + working, waiting + fetching, reduced)
+        kept += run.activations.passing  # the gradient of the layer's input
+        yield _Moment("end of a backward", kept, waiting + run.gradients, reduced)
+        buffers += run.reduction
+        yield _Moment("before a reduction", kept, buffers + run.gradients, reduced)
+        reduced += 0.0 if self.adds_gradients else run.share
+        buffers += run.reduce_payloads + (run.share if self.adds_gradients else 0.0)
+        yield _Moment("reduction", kept, buffers, reduced)
+
+    def _neighbour(self, index: int, position: int) -> LayerMemory | None:
+        """The layer at a position of a run, or the next one beyond the run's end."""
+        if position < 0:
+            return self.runs[index - 1] if index > 0 else None
+        if position >= self.runs[index].count:
+            return self.runs[index + 1] if index + 1 < len(self.runs) else None
+        return self.runs[index]
+
+    def _below(self, term: Callable[[LayerMemory], float], index: int, position: int) -> float:
+        """A term of all layers below a position of a run."""
+        before = sum(run.count * term(run) for run in self.runs[:index])
+        return before + position * term(self.runs[index])
+
+    def _gathered_below(self, index: int | None = None, position: int = 0) -> float:
+        if index is None:
+            return self.total(lambda layer: layer.gathered)
+        return self._below(lambda layer: layer.gathered, index, position)
+
+    def _kept(self) -> float:
+        return self.in_flight * self.total(lambda layer: layer.activations.kept)
+
+    def _kept_below(self, index: int, position: int) -> float:
+        others = (self.in_flight - 1) * self.total(lambda layer: layer.activations.kept)
+        return others + self._below(lambda layer: layer.activations.kept, index, position)
+
+    def _all_gradients(self) -> float:
+        return self.total(lambda layer: layer.share) + self.root.share
+
+    def _earlier(self) -> float:
+        """Gradients of earlier micro-batches."""
+        if self.keeps_gradients:
+            return self.total(lambda layer: layer.gradients) + self.root.gradients
+        return self._all_gradients() if self.adds_gradients else 0.0
+
+    def _reduced_above(self, index: int, position: int) -> float:
+        """Reduced gradients once the layers above are done."""
+        if self.adds_gradients:
+            return self._earlier()
+        through = self._below(lambda layer: layer.share, index, position + 1)
+        return self.total(lambda layer: layer.share) - through

@@ -1,0 +1,144 @@
+"""The prediction for one recipe: bytes, seconds and memory of one optimizer step.
+
+    step = micro-batches, each a timeline of compute and wire (timeline.py)
+         + what the pipeline waits for, or the wire between its stages
+         + the update: on the device, or on the host with its copies
+         + gathers after the update
+
+Every second belongs to exactly one part. What is not compute, offload or bubble is waiting for the
+wire, shared out between wire and codec as they share the wire's lane.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from thinwire.planner.call import Sent
+from thinwire.planner.memory import Memory
+from thinwire.planner.moments import predict_memory
+from thinwire.planner.setting import Setting
+from thinwire.planner.step import Step
+from thinwire.planner.timeline import MicroBatchTimeline
+from thinwire.recipe import Recipe
+
+__all__ = ["Fit", "Prediction", "StepTime", "predict", "predict_timeline"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Seconds of one optimizer step, and what they are spent on; the parts sum to the step.
+
+    Attributes:
+        compute_s: arithmetic, the update included where the device does it.
+        exposed_comm_s: waiting for the wire.
+        codec_s: waiting for encoding and decoding.
+        offload_s: waiting for copies to and from the host, its update, disk.
+        bubble_s: waiting for other pipeline stages.
+    """
+
+    compute_s: float
+    exposed_comm_s: float
+    codec_s: float
+    offload_s: float
+    bubble_s: float
+
+    @property
+    def step_s(self) -> float:
+        """All parts together."""
+        parts = (self.exposed_comm_s, self.codec_s, self.offload_s, self.bubble_s)
+        return self.compute_s + sum(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether a recipe's memory fits, and by how much it does not.
+
+    Attributes:
+        device_missing_bytes: above 0: too much for the device; ``None``: its memory is unknown.
+        host_missing_bytes: above 0: too much for the host; ``None``: its memory is unknown.
+    """
+
+    device_missing_bytes: float | None
+    host_missing_bytes: float | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing known is exceeded."""
+        return max(self.device_missing_bytes or 0, self.host_missing_bytes or 0) <= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What one recipe is predicted to need in one setting.
+
+    Attributes:
+        recipe: the recipe.
+        time: of one optimizer step.
+        sent: bytes of one optimizer step, by the rank that sends most.
+        memory: of the worst rank, and of one host.
+        fit: whether that is there.
+    """
+
+    recipe: Recipe
+    time: StepTime
+    sent: Sent
+    memory: Memory
+    fit: Fit
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one optimizer step."""
+        return self.time.step_s
+
+
+def predict(setting: Setting, recipe: Recipe) -> Prediction:
+    """What a recipe needs in a setting.
+
+    Raises:
+        ConfigError: the device cannot compute in the recipe's dtype.
+    """
+    step = Step(setting, recipe)
+    memory = predict_memory(setting, recipe)
+    return Prediction(
+        recipe=recipe,
+        time=_time(step),
+        sent=step.sent(),
+        memory=memory,
+        fit=_fit(setting, memory),
+    )
+
+
+def _time(step: Step) -> StepTime:
+    compute_s = step.compute_s()
+    offload_s = step.offload_s()
+    bubble_s = step.bubble_s()
+    waiting_s = max(0.0, step.end_s() - compute_s - offload_s - bubble_s)
+    wire_s, codec_s = step.wire_s(), step.codec_s()
+    share = codec_s / (wire_s + codec_s) if codec_s else 0.0
+    return StepTime(
+        compute_s=compute_s,
+        exposed_comm_s=waiting_s * (1 - share),
+        codec_s=waiting_s * share,
+        offload_s=offload_s,
+        bubble_s=bubble_s,
+    )
+
+
+def predict_timeline(setting: Setting, recipe: Recipe) -> MicroBatchTimeline:
+    """The last micro-batch with every layer, for a picture."""
+    return Step(setting, recipe).drawn()
+
+
+def _fit(setting: Setting, memory: Memory) -> Fit:
+    cluster = setting.cluster
+    host_bytes = memory.host.total
+    if cluster.device.kind == "cpu":
+        host_bytes += cluster.ranks_per_host * memory.device.total
+    return Fit(
+        device_missing_bytes=_missing(memory.device.total, cluster.device.memory_bytes),
+        host_missing_bytes=_missing(host_bytes, cluster.host.memory_bytes),
+    )
+
+
+def _missing(needed: float, available: float | None) -> float | None:
+    return None if available is None else needed - available

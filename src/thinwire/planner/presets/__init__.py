@@ -1,0 +1,1 @@
+"""Hardware presets, as TOML files beside this module."""

@@ -1,0 +1,90 @@
+"""A setting: everything a prediction depends on besides the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from thinwire.errors import ConfigError
+from thinwire.planner.group import Group, Parallelism
+from thinwire.planner.hardware import Cluster
+from thinwire.planner.timeline import Overlap
+from thinwire.planner.workload import Layer, Workload
+
+__all__ = ["Setting"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A workload on a cluster.
+
+    Attributes:
+        workload: the model at its sequence length.
+        cluster: the machines.
+        micro_batch: sequences per data-parallel rank at once.
+        accumulate: micro-batches per optimizer step.
+        parallelism: tensor and pipeline parallelism, as given.
+        selective: whether the core of attention is recomputed where the recipe keeps activations.
+        overlap: what runs beside compute; ``None``: what the device allows.
+
+    Raises:
+        ConfigError: a number below 1, or a world that does not divide.
+    """
+
+    workload: Workload
+    cluster: Cluster
+    micro_batch: int = 1
+    accumulate: int = 1
+    parallelism: Parallelism = Parallelism()
+    selective: bool = False
+    overlap: Overlap | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("micro_batch", "accumulate"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} = {getattr(self, name)}: at least 1 is needed")
+        self.parallelism.data_group(self.cluster)
+        if self.parallelism.pp > self.workload.num_layers:
+            raise ConfigError(
+                f"pp = {self.parallelism.pp} pipeline stages, but the model has only "
+                f"{self.workload.num_layers} layers; use pp = {self.workload.num_layers} or less"
+            )
+
+    @property
+    def group(self) -> Group:
+        """The data-parallel ranks."""
+        return self.parallelism.data_group(self.cluster)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro-batch."""
+        return self.micro_batch * self.workload.tokens
+
+    @property
+    def in_flight(self) -> int:
+        """Micro-batches whose activations the first pipeline stage keeps at once (1F1B)."""
+        return min(self.accumulate, self.parallelism.pp)
+
+    @property
+    def lanes(self) -> Overlap:
+        """What runs beside compute."""
+        if self.overlap is not None:
+            return self.overlap
+        overlaps = self.cluster.device.overlaps
+        return Overlap(gather=overlaps, reduce=overlaps)
+
+    def root(self) -> Layer:
+        """The root as one tensor-parallel rank holds it."""
+        return self._divided(self.workload.root)
+
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers of the fullest pipeline stage, as one tensor-parallel rank holds them."""
+        runs = []
+        for layer in self.workload.layers:
+            runs.append(replace(self._divided(layer), count=-(-layer.count // self.parallelism.pp)))
+        return tuple(runs)
+
+    def _divided(self, layer: Layer) -> Layer:
+        if self.parallelism.tp == 1:
+            return layer
+        parameters = tuple(p.divided(self.parallelism.tp) for p in layer.parameters)
+        return replace(layer, parameters=parameters)

@@ -1,0 +1,106 @@
+"""What a rank holds from step to step: parameters, optimizer states, replica, residual.
+
+    stage    parameters (fp32)    AdamW moments    gradients between micro-batches
+    0        whole                whole            whole
+    1        share                share            whole
+    2, 3     share                share            share
+
+(arXiv 1910.02054, section 5.) The paper's own layout, 16-bit parameters and gradients beside fp32
+states, is :func:`published_states_bytes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from thinwire.formats import parse_format
+from thinwire.planner.memory import HostBytes
+from thinwire.planner.setting import Setting
+from thinwire.planner.traffic import padded_numel
+from thinwire.planner.workload import DTYPE_BYTES
+from thinwire.recipe import Recipe
+
+__all__ = ["States", "held_states", "published_states_bytes"]
+
+FP32_BYTES = 4
+MOMENTS = 2  # AdamW's
+PINNED_BYTES = 2 * 512 * 2**20  # two staging buffers of half a GiB a rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class States:
+    """What is held all the time, in bytes.
+
+    Attributes:
+        parameters: on the device.
+        optimizer_states: on the device.
+        replica: on the device.
+        residual: on the device.
+        buckets: DDP's copies of all gradients.
+        host: of one host.
+        share_numel: elements of the rank's own share, padding included.
+        whole_numel: elements of all parameters that the rank's slice of the model has.
+    """
+
+    parameters: float
+    optimizer_states: float
+    replica: float
+    residual: float
+    buckets: float
+    host: HostBytes
+    share_numel: int
+    whole_numel: int
+
+
+def held_states(setting: Setting, recipe: Recipe) -> States:
+    """What the worst rank and its host hold from step to step."""
+    group = setting.group
+    layers = [setting.root(), *setting.layers()]
+    whole = sum(layer.count * layer.numel for layer in layers)
+    share = whole
+    if recipe.stage > 0:
+        share = sum(layer.count * padded_numel(layer.parameters, group.size) for layer in layers)
+    width = DTYPE_BYTES[recipe.compute]
+    moments = MOMENTS * parse_format(recipe.optimizer_states).wire_bytes(share)
+    replica = 0.0
+    if recipe.replica == "rank":
+        replica = float(width * whole)
+    elif recipe.replica == "host" and group.per_host > 1:
+        # one rank per host simply keeps what it gathered
+        replica = width * whole / group.per_host
+    residual = float(FP32_BYTES * whole) if recipe.feedback and group.size > 1 else 0.0
+    parameters: float = FP32_BYTES * share
+    ranks = setting.cluster.ranks_per_host
+    host = HostBytes()
+    if recipe.offload != "none":
+        states = ranks * (FP32_BYTES * share + moments)
+        on_disk = recipe.offload == "disk"
+        offloads_parameters = recipe.offload in ("all", "disk")
+        host = HostBytes(
+            optimizer_states=0.0 if on_disk else states,
+            gradients=ranks * FP32_BYTES * share,
+            parameters=ranks * width * share if offloads_parameters else 0.0,
+            pinned=ranks * PINNED_BYTES,
+            disk=states if on_disk else 0.0,
+        )
+        # the device keeps what it computes with, unless that is fetched layer by layer too
+        parameters, moments = (0.0 if offloads_parameters else float(width * share)), 0
+    return States(
+        parameters=parameters,
+        optimizer_states=moments,
+        replica=replica,
+        residual=residual,
+        buckets=float(FP32_BYTES * whole) if recipe.stage == 0 and group.size > 1 else 0.0,
+        host=host,
+        share_numel=share,
+        whole_numel=whole,
+    )
+
+
+def published_states_bytes(num_parameters: float, ranks: int, stage: int) -> float:
+    """Bytes of model states per rank as the ZeRO paper counts them (its figure 1 and table 1).
+
+    Two bytes for a parameter, two for its gradient, twelve for AdamW in fp32.
+    """
+    sharded = {0: 0, 1: 12, 2: 14, 3: 16}[stage]
+    return num_parameters * (16 - sharded + sharded / ranks)

@@ -1,0 +1,238 @@
+"""One optimizer step of one recipe, assembled from layers, calls and timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+from thinwire.formats import parse_format
+from thinwire.planner.activations import RECOMPUTED_MODES
+from thinwire.planner.call import Call, CodecWork, Sent
+from thinwire.planner.compute import ComputeTime, operations_s, optimizer_s
+from thinwire.planner.cost import call_s, codec_s, stage_link_s, tensor_parallel_s, work_s
+from thinwire.planner.offload import offload_time
+from thinwire.planner.operation import Operation
+from thinwire.planner.setting import Setting
+from thinwire.planner.states import held_states
+from thinwire.planner.timeline import LayerTimes, MicroBatchTimeline, simulate
+from thinwire.planner.traffic import LayerTraffic, MicroBatch, layer_traffic, micro_batches
+from thinwire.planner.workload import DTYPE_BYTES, Layer
+from thinwire.recipe import Recipe
+
+__all__ = ["Step"]
+
+MOMENTS = 2  # AdamW's
+
+
+class Step:
+    """Seconds and bytes of one optimizer step.
+
+    Args:
+        setting: workload and cluster.
+        recipe: what travels in which format.
+    """
+
+    def __init__(self, setting: Setting, recipe: Recipe) -> None:
+        self._setting = setting
+        self._recipe = recipe
+        self._cluster = setting.cluster
+        self._device = setting.cluster.device
+        self._micro_batches = micro_batches(recipe, setting.accumulate)
+        self._root = setting.root()
+        self._root_traffic = layer_traffic(self._root, recipe, setting.group, is_root=True)
+        self._layers = [
+            (layer, layer_traffic(layer, recipe, setting.group)) for layer in setting.layers()
+        ]
+        self._states = held_states(setting, recipe)
+        self._offload = offload_time(setting, recipe, self._states)
+
+    def sent(self) -> Sent:
+        """Bytes that the rank that sends most hands to the backend."""
+        total = Sent()
+        for times, call in self.calls():
+            total += call.sent.times(times)
+        return total
+
+    def calls(self) -> Iterator[tuple[float, Call]]:
+        """Every call of the step, and how often it is made."""
+        gathering = sum(kind.count for kind in self._micro_batches if kind.gathers)
+        reductions = {"full": 0, "partial": 0, "none": 0}
+        for kind in self._micro_batches:
+            reductions[kind.reduction] += kind.count
+        for layer, traffic in [(self._root, self._root_traffic), *self._layers]:
+            yield from _repeated(gathering * layer.count, traffic.forward)
+            yield from _repeated(self._setting.accumulate * layer.count, traffic.backward)
+            yield from _repeated(reductions["full"] * layer.count, traffic.reduce)
+            yield from _repeated(reductions["partial"] * layer.count, traffic.partial)
+            yield from _repeated(layer.count, traffic.update)
+            yield from _repeated(layer.count / self._recipe.local_steps, traffic.outer)
+
+    def wire_s(self) -> float:
+        """Seconds of all messages, hidden or not."""
+        seconds = sum(times * call_s(call, self._cluster) for times, call in self.calls())
+        blocking = sum(
+            layer.count * (self._blocking_s(layer) + self._blocking_s(layer, backward=True))
+            for layer, _ in self._layers
+        )
+        return seconds + self._setting.accumulate * blocking + self._between_stages_s
+
+    def codec_s(self) -> float:
+        """Seconds of all codecs and copies between buffers, hidden or not."""
+        seconds = sum(times * codec_s(call, self._device) for times, call in self.calls())
+        served = sum(layer.count * self._served_s(traffic) for layer, traffic in self._layers)
+        return seconds + 2 * self._setting.accumulate * served + self._states_codec_s
+
+    def compute_s(self) -> float:
+        """Seconds of arithmetic, the update included where the device does it."""
+        times = [(1, self._stem_time), (1, self._head_time)]
+        times += [(layer.count, self._layer_time(layer)) for layer, _ in self._layers]
+        once_s = sum(count * (time.forward_s + time.backward_s) for count, time in times)
+        return self._setting.accumulate * once_s + self._update_s
+
+    def offload_s(self) -> float:
+        """Seconds that copies, the host's update and the disk add."""
+        offload, overlap = self._offload, self._setting.lanes
+        last = self._timelines[-1]
+        hidden_s = last.end_s - last.forward_s if overlap.reduce else 0.0
+        seconds = max(0.0, offload.down_s - hidden_s) + offload.update_s + offload.up_s
+        passes = 2 if self._recipe.stage == 3 else 1
+        for kind, timeline in zip(self._micro_batches, self._timelines, strict=True):
+            hidden_s = timeline.end_s if overlap.gather else 0.0
+            seconds += kind.count * max(0.0, passes * offload.fetch_s - hidden_s)
+        return seconds
+
+    def bubble_s(self) -> float:
+        """Seconds that a pipeline stage waits for the others: (pp - 1) / interleave micro-batches.
+
+        (arXiv 2104.04473, section 2.2.)
+        """
+        parallelism = self._setting.parallelism
+        return (parallelism.pp - 1) / parallelism.interleave * self._timelines[0].end_s
+
+    def end_s(self) -> float:
+        """Seconds of the whole step."""
+        seconds = sum(
+            kind.count * timeline.end_s
+            for kind, timeline in zip(self._micro_batches, self._timelines, strict=True)
+        )
+        for layer, traffic in [(self._root, self._root_traffic), *self._layers]:
+            seconds += layer.count * self._calls_s(traffic.update)
+            seconds += layer.count * self._calls_s(traffic.outer) / self._recipe.local_steps
+        seconds += self._update_s + self._states_codec_s + self._between_stages_s
+        return seconds + self.offload_s() + self.bubble_s()
+
+    def drawn(self) -> MicroBatchTimeline:
+        """The last micro-batch, every layer simulated."""
+        return self._simulate(self._micro_batches[-1], drawn=True)
+
+    @cached_property
+    def _timelines(self) -> list[MicroBatchTimeline]:
+        return [self._simulate(kind) for kind in self._micro_batches]
+
+    def _simulate(self, kind: MicroBatch, *, drawn: bool = False) -> MicroBatchTimeline:
+        head, stem = self._head_time, self._stem_time
+        root = self._times("root", self._root, self._root_traffic, kind, stem)
+        runs = [
+            self._times(layer.name.format("i"), layer, traffic, kind, self._layer_time(layer))
+            for layer, traffic in self._layers
+        ]
+        last = LayerTimes(label="head", forward_s=head.forward_s, backward_s=head.backward_s)
+        return simulate(root, runs, last, self._setting.lanes, drawn=drawn)
+
+    def _times(
+        self,
+        label: str,
+        layer: Layer,
+        traffic: LayerTraffic,
+        kind: MicroBatch,
+        time: ComputeTime,
+    ) -> LayerTimes:
+        reduce = {"full": traffic.reduce, "partial": traffic.partial, "none": ()}[kind.reduction]
+        served_s = self._served_s(traffic)
+        return LayerTimes(
+            label=label,
+            count=layer.count,
+            forward_s=time.forward_s + self._blocking_s(layer) + served_s,
+            backward_s=time.backward_s + self._blocking_s(layer, backward=True) + served_s,
+            gather_forward_s=self._calls_s(traffic.forward) if kind.gathers else 0.0,
+            gather_backward_s=self._calls_s(traffic.backward),
+            reduce_s=self._calls_s(reduce),
+        )
+
+    def _calls_s(self, calls: Iterable[Call]) -> float:
+        """Seconds of calls one after another, codecs included."""
+        return sum(call_s(call, self._cluster) + codec_s(call, self._device) for call in calls)
+
+    def _served_s(self, traffic: LayerTraffic) -> float:
+        """Seconds to read a layer's parameters out of a replica, once."""
+        return traffic.served_elements / self._device.copy_elements_per_s
+
+    def _blocking_s(self, layer: Layer, *, backward: bool = False) -> float:
+        """Seconds of a layer's tensor-parallel messages, which compute waits for."""
+        parallelism = self._setting.parallelism
+        if parallelism.tp == 1:
+            return 0.0
+        size_bytes = self._setting.tokens * layer.boundary * DTYPE_BYTES[self._recipe.compute]
+        times = layer.reductions
+        if backward and self._recomputes:
+            times *= 2
+        return times * tensor_parallel_s(self._device, parallelism.tp, size_bytes)
+
+    @property
+    def _recomputes(self) -> bool:
+        return self._recipe.activations in RECOMPUTED_MODES
+
+    def _layer_time(self, layer: Layer) -> ComputeTime:
+        recompute = "selective" if self._setting.selective else "none"
+        return self._operations_s(layer.operations, "full" if self._recomputes else recompute)
+
+    @cached_property
+    def _stem_time(self) -> ComputeTime:
+        return self._operations_s(self._setting.workload.root.operations, "none")
+
+    @cached_property
+    def _head_time(self) -> ComputeTime:
+        return self._operations_s(self._setting.workload.head, "none")
+
+    def _operations_s(self, operations: tuple[Operation, ...], recompute: str) -> ComputeTime:
+        return operations_s(
+            operations,
+            self._device,
+            tokens=self._setting.tokens,
+            dtype=self._recipe.compute,
+            parallelism=self._setting.parallelism,
+            recompute=recompute,
+        )
+
+    @cached_property
+    def _update_s(self) -> float:
+        if self._recipe.offload != "none":
+            return 0.0
+        return optimizer_s(self._states.share_numel, self._device)
+
+    @cached_property
+    def _states_codec_s(self) -> float:
+        """Seconds to decode and encode the optimizer states where they are kept in a format."""
+        fmt = parse_format(self._recipe.optimizer_states)
+        if fmt.name == "fp32" or self._recipe.offload != "none":
+            return 0.0
+        numel = MOMENTS * self._states.share_numel
+        work = (CodecWork("decode", fmt, numel), CodecWork("encode", fmt, numel))
+        return work_s(work, self._device)
+
+    @cached_property
+    def _between_stages_s(self) -> float:
+        """Seconds of the activations and gradients that a pipeline stage hands on."""
+        parallelism = self._setting.parallelism
+        if parallelism.pp == 1:
+            return 0.0
+        layer = self._layers[-1][0]
+        # each tensor-parallel rank sends its part, the receivers gather (arXiv 2104.04473, 4.1)
+        size_bytes = self._setting.tokens * layer.boundary * DTYPE_BYTES[self._recipe.compute]
+        once_s = stage_link_s(self._cluster, size_bytes / parallelism.tp)
+        return 2 * self._setting.accumulate * parallelism.interleave * once_s
+
+
+def _repeated(times: float, calls: Iterable[Call]) -> Iterator[tuple[float, Call]]:
+    for call in calls:
+        yield times, call
