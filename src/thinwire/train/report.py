@@ -11,9 +11,10 @@ from html import escape
 from pathlib import Path
 
 from thinwire.errors import InputError
-from thinwire.quantities import format_bit_rate, format_bytes, format_count, format_duration
+from thinwire.quantities import format_bit_rate, format_count
 from thinwire.train.atomic_file import check_writable, write_text_atomically
 from thinwire.train.comparison import Comparison, Run, Setting
+from thinwire.train.result_table import headings, rows
 from thinwire.train.verdict import conclude, judge
 
 __all__ = ["check_report_path", "format_link", "render_report", "write_report"]
@@ -44,17 +45,18 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def check_report_path(path: Path) -> None:
-    """Refuse now a path that could not be written after the training.
+    """Refuse now a path that could not be written after the training; make its folder.
 
     Raises:
-        InputError: the folder is missing or not writable, or the path is a folder.
+        InputError: the folder cannot be made or written to, or the path is a folder.
     """
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         check_writable(path)
     except OSError as error:
         raise InputError(
             f"report {path}: cannot be written ({error.strerror}); give a file in a folder that "
-            "exists and that you may write to"
+            "you may write to"
         ) from error
 
 
@@ -124,48 +126,15 @@ def format_link(setting: Setting) -> str:
     return f"Link of {requested}, measured {format_bit_rate(setting.link.measured_bit_per_s)}"
 
 
-NOT_KNOWN = "-"
-COLUMNS = (
-    "recipe",
-    "step",
-    "min to max",
-    "plan's step",
-    "sent per rank",
-    "across hosts",
-    "by interface",
-    "bits per parameter",
-    "train loss",
-    "validation loss",
-    "peak memory",
-)
-
-
 def _render_table(runs: Sequence[Run]) -> str:
-    header = "".join(f'<th scope="col">{escape(column)}</th>' for column in COLUMNS)
-    rows = "".join(f"<tr>{_render_cells(_cells(run))}</tr>\n" for run in runs)
-    return f"<table>\n<thead><tr>{header}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>"
+    header = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings(runs))
+    body = "".join(f"<tr>{_render_row(row)}</tr>\n" for row in rows(runs))
+    return f"<table>\n<thead><tr>{header}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>"
 
 
-def _render_cells(cells: Sequence[str]) -> str:
+def _render_row(cells: Sequence[str]) -> str:
     return f'<th scope="row">{escape(cells[0])}</th>' + "".join(
         f"<td>{escape(cell)}</td>" for cell in cells[1:]
-    )
-
-
-def _cells(run: Run) -> tuple[str, ...]:
-    shortest, longest = format_duration(run.step_s.min), format_duration(run.step_s.max)
-    return (
-        run.recipe,
-        format_duration(run.step_s.median),
-        f"{shortest} to {longest}",
-        NOT_KNOWN if run.predicted_step_s is None else format_duration(run.predicted_step_s),
-        format_bytes(run.sent_bytes_per_rank),
-        format_bytes(run.across_bytes_per_rank),
-        NOT_KNOWN if run.nic_bytes_per_rank is None else format_bytes(run.nic_bytes_per_rank),
-        f"{run.bits_per_parameter:.2f}",
-        "not finite" if run.train_loss is None else f"{run.train_loss:.4f}",
-        "not finite" if run.validation_loss is None else f"{run.validation_loss:.4f}",
-        format_bytes(run.peak_bytes),
     )
 
 
@@ -197,5 +166,5 @@ def _render_method(comparison: Comparison, machine: dict[str, str]) -> str:
         ("peak memory", "largest resident set of any rank, with Python and all libraries"),
         *machine.items(),
     )
-    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>\n" for name, value in facts)
-    return f"<section>\n<h2>How it was measured</h2>\n<dl>\n{rows}</dl>\n</section>\n"
+    pairs = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>\n" for name, value in facts)
+    return f"<section>\n<h2>How it was measured</h2>\n<dl>\n{pairs}</dl>\n</section>\n"

@@ -13,8 +13,8 @@ from thinwire.train.comparison import Run, Setting
 
 __all__ = ["Verdict", "conclude", "judge"]
 
-# Medians of runs with the same recipe differ by up to 5 % on a machine that does other work too.
-NOISE = 0.05
+# Medians of two runs with the same recipe differ by up to 10 % on a machine that is not kept idle.
+NOISE = 0.10
 
 # Below this share of the step the link is not what the step waits for.
 COMPUTE_BOUND = 0.5
@@ -93,7 +93,7 @@ def _describe_first(setting: Setting, run: Run) -> str:
     share = _wire_share(setting, run)
     if share is None:
         return f"{text}."
-    return f"{text}; the link alone needs {share:.0%} of that time for them."
+    return f"{text}; the link alone needs {100 * share:.0f} % of that time for them."
 
 
 def _compare_bytes(first: Run, run: Run) -> str:
@@ -111,7 +111,7 @@ def _compare_loss(first: Run, run: Run) -> str:
     if first.validation_loss is None:
         return "and its validation loss is finite, unlike the first one's"
     change = run.validation_loss / first.validation_loss - 1
-    return f"and its validation loss differs by {change:+.2%}"
+    return f"and its validation loss differs by {100 * change:+.2f} %"
 
 
 def _why_not(setting: Setting, first: Run) -> str:
@@ -124,11 +124,11 @@ def _why_not(setting: Setting, first: Run) -> str:
         )
     if share < COMPUTE_BOUND:
         return (
-            f"The setting is compute-bound: the link alone needs only {share:.0%} of a step of "
+            f"The setting is compute-bound: the link alone needs only {100 * share:.0f} % of a step of "
             f"{first.recipe}, so fewer bytes save less than coding them costs."
         )
     return (
-        f"The link alone needs {share:.0%} of a step of {first.recipe}, yet what fewer bytes save "
+        f"The link alone needs {100 * share:.0f} % of a step of {first.recipe}, yet what fewer bytes save "
         "is lost again in coding, or in an exchange that does not fill the link."
     )
 

@@ -1,0 +1,92 @@
+"""The program ``thinwire``: its verbs, its exit codes, and how it says what went wrong.
+
+0    done
+1    failed: a file, the lab, a rank
+2    wrong usage: an option, a recipe, a format
+130  interrupted, 143 terminated, as shells count signals
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from thinwire.cli.compare import compare
+from thinwire.errors import ConfigError, ThinwireError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="thinwire",
+    help="Sharded PyTorch training over thin wires: compressed collectives, measured.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("compare")(compare)
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+    ] = False,
+) -> None:
+    """Sharded PyTorch training over thin wires: compressed collectives, measured."""
+    if version:
+        typer.echo(f"thinwire {metadata.version('thinwire')}")
+        raise typer.Exit
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb and return the exit code.
+
+    Args:
+        arguments: without the program's name; ``None`` takes those of the process.
+
+    Whatever is raised on purpose becomes one line on standard error. A fault of thinwire itself
+    keeps its traceback, for it is to be reported.
+    """
+    restored = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        result = app(args=arguments, prog_name="thinwire", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except typer.TyperException as error:
+        message = error.format_message().rstrip(".")
+        return _fail(error.exit_code, f"{message}; see thinwire --help, or VERB --help")
+    except ConfigError as error:
+        return _fail(2, str(error))
+    except ThinwireError as error:
+        return _fail(1, str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail(130, "interrupted")
+    except _TerminatedError:
+        return _fail(143, "terminated")
+    except BrokenPipeError:
+        # whoever read our output has left; a second failure when Python flushes would be noise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    finally:
+        signal.signal(signal.SIGTERM, restored)
+
+
+class _TerminatedError(BaseException):
+    """SIGTERM arrived: unwinds like an interrupt, so that ranks and files are cleared away."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise _TerminatedError
+
+
+def _fail(exit_code: int, message: str) -> int:
+    one_line = " ".join(message.split())
+    sys.stderr.write(f"thinwire: error: {one_line}\n")
+    return exit_code

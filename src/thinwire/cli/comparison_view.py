@@ -1,0 +1,129 @@
+"""A comparison for people: progress on standard error while it runs, then tables."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from thinwire.quantities import format_bit_rate, format_count, format_duration
+from thinwire.train.comparison import Comparison, Link, Run, Setting
+from thinwire.train.progress import StepEvent
+from thinwire.train.report import format_link
+from thinwire.train.result_table import headings, rows
+from thinwire.train.verdict import conclude, judge
+
+__all__ = ["ComparisonProgress", "print_comparison"]
+
+UNATTENDED_WIDTH = 140  # of a table that goes to a file or a pipe
+
+
+class ComparisonProgress:
+    """A bar per recipe on a terminal; elsewhere a line per recipe."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    def begin_setting(self, link: Link | None, notice: str | None) -> None:
+        """Say what the link is like."""
+        if notice is not None:
+            self._say(notice)
+        if link is None:
+            self._say("link: not shaped")
+        else:
+            self._say(
+                f"link: requested {format_bit_rate(link.requested_bit_per_s)}, "
+                f"measured {format_bit_rate(link.measured_bit_per_s)}"
+            )
+
+    def begin_run(self, recipe: str, steps: int) -> None:
+        """Open a bar."""
+        self._task = self._bars.add_task(recipe, total=steps, note="starting")
+
+    def step(self, event: StepEvent) -> None:
+        """Move the bar."""
+        assert self._task is not None
+        loss = "not finite" if event.loss is None else f"{event.loss:.3f}"
+        note = f"loss {loss}, {format_duration(event.step_s)}"
+        self._bars.update(self._task, completed=event.step + 1, note=note)
+
+    def end_run(self, run: Run) -> None:
+        """Leave the result in place of the bar's last note."""
+        assert self._task is not None
+        note = f"{format_duration(run.step_s.median)} a step"
+        self._bars.update(self._task, note=note)
+        if not self._console.is_terminal:
+            self._say(f"{run.recipe}: {len(run.losses)} steps, {note}")
+
+    def _say(self, text: str) -> None:
+        self._bars.console.print(Text(text), soft_wrap=True)
+
+
+def print_comparison(comparison: Comparison, *, page: Path | None) -> None:
+    """Print the tables, then in words what they say.
+
+    Args:
+        comparison: what to print, to standard output.
+        page: where the HTML page was written, to be named at the end.
+    """
+    console = Console(
+        file=sys.stdout,
+        highlight=False,
+        width=None if sys.stdout.isatty() else UNATTENDED_WIDTH,
+    )
+    console.print(
+        Text(
+            f"{comparison.model}: {format_count(comparison.parameters)} parameters, "
+            f"{comparison.hosts} hosts, {comparison.world} ranks, {comparison.steps} steps of "
+            f"{comparison.micro_batch} x {comparison.seq_len} bytes per rank; "
+            f"text: {comparison.text}"
+        ),
+        soft_wrap=True,
+    )
+    for setting in comparison.settings:
+        _print_setting(console, setting)
+    console.print()
+    for setting in comparison.settings:
+        console.print(Text(conclude(setting)), soft_wrap=True)
+    if page is not None:
+        console.print(Text(f"page: {page}"), soft_wrap=True)
+
+
+def _print_setting(console: Console, setting: Setting) -> None:
+    console.print()
+    table = Table(title=Text(format_link(setting)), title_justify="left", box=box.SIMPLE)
+    for index, heading in enumerate(headings(setting.runs)):
+        table.add_column(heading, justify="left" if index == 0 else "right", overflow="fold")
+    for row in rows(setting.runs):
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+    for verdict in judge(setting):
+        console.print(Text(f"{verdict.recipe} {verdict.text}"), soft_wrap=True)
