@@ -87,7 +87,8 @@ def ring(
     group: Group,
     unit_bytes: float,
     *,
-    passes: float = 1.0,
+    passes: int = 1,
+    payload_bytes: float = 0.0,
     work: tuple[CodecWork, ...] = (),
     copied_elements: float = 0.0,
 ) -> Call:
@@ -97,7 +98,8 @@ def ring(
         name: as in the ledger.
         group: who takes part.
         unit_bytes: of one message: a slot.
-        passes: 1 for an all-gather or a reduce-scatter, 2 for an all-reduce.
+        passes: how often all units go round: 1 for an all-gather, 2 for an all-reduce.
+        payload_bytes: that a rank holds during the call.
         work: for the codecs of one rank.
         copied_elements: elements copied between flat buffers and parameters.
     """
@@ -110,8 +112,8 @@ def ring(
         egress_bytes=sent_bytes if group.is_across else 0.0,
         inner_bytes=sent_bytes if group.per_host > 1 else 0.0,
         message_bytes=unit_bytes,
-        messages=round(passes * (group.size - 1)),
-        payload_bytes=(group.size + 1) * unit_bytes if work else 0.0,
+        messages=passes * (group.size - 1),
+        payload_bytes=payload_bytes,
         work=work,
         copied_elements=copied_elements,
     )

@@ -10,7 +10,7 @@ from thinwire.planner.hardware import Device
 from thinwire.planner.operation import BACKWARD_FLOPS, BACKWARD_MOVED, Operation
 from thinwire.planner.workload import DTYPE_BYTES
 
-__all__ = ["ComputeTime", "RECOMPUTE", "operations_s", "optimizer_s"]
+__all__ = ["RECOMPUTE", "ComputeTime", "operations_s", "optimizer_s"]
 
 # what backward runs again: nothing, the core of attention, or the whole layer
 RECOMPUTE = ("none", "selective", "full")

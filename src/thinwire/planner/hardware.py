@@ -16,7 +16,7 @@ from thinwire.errors import ConfigError
 from thinwire.planner.curve import Curve
 from thinwire.planner.source import check_sources
 
-__all__ = ["Backend", "CodecRates", "Cluster", "Device", "Host", "Link"]
+__all__ = ["Backend", "Cluster", "CodecRates", "Device", "Host", "Link"]
 
 KINDS = ("accelerator", "cpu")
 PROTOCOLS = ("ideal", "tcp", "rdma", "grpc")
@@ -165,7 +165,7 @@ class Link:
     latency_s: float
     loss: float = 0.0
     protocol: str = "ideal"
-    efficiency: Curve = Curve.flat(1.0)
+    efficiency: Curve = field(default_factory=lambda: Curve.flat(1.0))
     sources: Mapping[str, str] = field(repr=False)
 
     def __post_init__(self) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from thinwire.planner.activations import LayerActivations
 from thinwire.planner.setting import Setting
-from thinwire.planner.traffic import layer_traffic, padded_numel
-from thinwire.planner.workload import DTYPE_BYTES, Layer
+from thinwire.planner.traffic import LayerTraffic
+from thinwire.planner.workload import DTYPE_BYTES
 from thinwire.recipe import Recipe
 
 __all__ = ["LayerMemory", "layer_memory"]
@@ -46,33 +46,23 @@ class LayerMemory:
 
 
 def layer_memory(
-    layer: Layer,
-    setting: Setting,
-    recipe: Recipe,
-    activations: LayerActivations,
-    *,
-    is_root: bool = False,
+    traffic: LayerTraffic, setting: Setting, recipe: Recipe, activations: LayerActivations
 ) -> LayerMemory:
     """The bytes of one layer of a run.
 
     Args:
-        layer: as one tensor-parallel rank holds it.
+        traffic: of the layer.
         setting: decides the data-parallel group.
         recipe: decides dtypes and formats.
         activations: of the layer.
-        is_root: whether it is the root.
     """
     if recipe.stage == 0:
-        return _replicated(layer, setting, recipe, activations)
+        return _replicated(traffic, setting, recipe, activations)
+    layer, slot = traffic.layer, traffic.slot_numel
     group, width = setting.group, DTYPE_BYTES[recipe.compute]
-    traffic = layer_traffic(layer, recipe, group, is_root=is_root)
-    slot = padded_numel(layer.parameters, group.size)
     whole = width * group.size * slot
     reduce_dtype = recipe.grads if recipe.is_uncompressed else "fp32"
     reduction = float(DTYPE_BYTES[reduce_dtype] * group.size * slot)
-    payloads = max((call.payload_bytes for call in traffic.reduce), default=0.0)
-    if recipe.is_uncompressed and setting.cluster.backend.reduce_scatter_passes > 1:
-        payloads = reduction  # the all-reduce inside works on a copy
     return LayerMemory(
         count=layer.count,
         gathered=float(whole),
@@ -80,7 +70,7 @@ def layer_memory(
         flat_backward=float(whole) if traffic.backward else 0.0,
         gradients=float(width * layer.numel),
         reduction=reduction,
-        reduce_payloads=payloads,
+        reduce_payloads=max((call.payload_bytes for call in traffic.reduce), default=0.0),
         gather_payloads=max((call.payload_bytes for call in traffic.forward), default=0.0),
         share=float(FP32_BYTES * slot),
         activations=activations,
@@ -88,9 +78,10 @@ def layer_memory(
 
 
 def _replicated(
-    layer: Layer, setting: Setting, recipe: Recipe, activations: LayerActivations
+    traffic: LayerTraffic, setting: Setting, recipe: Recipe, activations: LayerActivations
 ) -> LayerMemory:
     """A layer under DDP: gradients stay whole, and are reduced in DDP's own buckets."""
+    layer = traffic.layer
     is_cast = recipe.compute != "fp32"
     casts = DTYPE_BYTES[recipe.compute] * layer.numel if is_cast else 0
     reduction = payloads = 0.0
@@ -98,7 +89,6 @@ def _replicated(
         whole = sum(run.count * run.numel for run in (setting.root(), *setting.layers()))
         widest = max(parameter.numel for parameter in layer.parameters)
         bucket_share = min(whole, max(BUCKET_BYTES // FP32_BYTES, widest)) / layer.numel
-        traffic = layer_traffic(layer, recipe, setting.group)
         payloads = bucket_share * max(call.payload_bytes for call in traffic.reduce)
         # the bucket dealt out to slots, and the rank's own slot of the sum
         slots = FP32_BYTES * layer.numel * (1 + 1 / setting.group.size)

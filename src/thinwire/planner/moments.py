@@ -1,7 +1,7 @@
 """The moments of a step at which memory can be highest, and the highest of them.
 
 With U the gathered parameters of one layer, A the flat buffer of the next gather, G the gradients
-of a layer, R the flat buffer of its reduction, S the rank's share of them, P the payloads of a call:
+of a layer, R the flat buffer of its reduction, S the rank's share of them, P a call's payloads:
 
     forward, last layer    root U + A of the layer before + A, U and P of this one + activations
     loss                   root U + all activations + the gradient of the logits
@@ -31,6 +31,7 @@ from thinwire.planner.layer_memory import LayerMemory, layer_memory
 from thinwire.planner.memory import DeviceBytes, Memory
 from thinwire.planner.setting import Setting
 from thinwire.planner.states import held_states
+from thinwire.planner.traffic import RecipeTraffic
 from thinwire.planner.workload import DTYPE_BYTES
 from thinwire.recipe import Recipe
 
@@ -53,7 +54,7 @@ class _Moment:
         return self.activations + self.buffers + self.gradients
 
 
-def predict_memory(setting: Setting, recipe: Recipe) -> Memory:
+def predict_memory(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> Memory:
     """The bytes that a recipe needs on the worst device and on a host."""
     plan = ActivationPlan(
         mode=_activation_mode(setting, recipe),
@@ -62,10 +63,10 @@ def predict_memory(setting: Setting, recipe: Recipe) -> Memory:
         parallelism=setting.parallelism,
     )
     stack = _Stack(
-        root=layer_memory(setting.root(), setting, recipe, NO_ACTIVATIONS, is_root=True),
+        root=layer_memory(traffic.root, setting, recipe, NO_ACTIVATIONS),
         runs=tuple(
-            layer_memory(layer, setting, recipe, layer_activations(layer, plan))
-            for layer in setting.layers()
+            layer_memory(item, setting, recipe, layer_activations(item.layer, plan))
+            for item in traffic.layers
         ),
         stem=saved_bytes(setting.workload.root.operations, plan),
         logits=saved_bytes(setting.workload.head, plan),
@@ -76,7 +77,7 @@ def predict_memory(setting: Setting, recipe: Recipe) -> Memory:
         adds_gradients=setting.accumulate > 1,
     )
     worst = max(stack.moments(), key=lambda moment: moment.total)
-    states = held_states(setting, recipe)
+    states = held_states(setting, recipe, traffic)
     tensors = DeviceBytes(
         parameters=states.parameters,
         optimizer_states=states.optimizer_states,

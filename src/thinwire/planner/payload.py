@@ -47,6 +47,11 @@ class Payloads:
 
     runs: tuple[tuple[int, int, int], ...]
 
+    @classmethod
+    def of(cls, sizes: Iterable[int]) -> Payloads:
+        """Payloads of given bytes, one for each rank."""
+        return cls(tuple((rank, rank + 1, size) for rank, size in enumerate(sizes)))
+
     @property
     def size(self) -> int:
         """Number of ranks."""
@@ -79,7 +84,8 @@ def row_pieces(shape: tuple[int, ...], world: int) -> int:
 
 def even_pieces(numel: int, world: int, block: int) -> int:
     """Elements per rank when a parameter is cut at multiples of ``block`` elements."""
-    return -(-(-(-numel // world)) // block) * block
+    per_rank = -(-numel // world)
+    return -(-per_rank // block) * block
 
 
 def slot_payloads(pieces: Iterable[Piece], world: int) -> Payloads:

@@ -19,9 +19,10 @@ from thinwire.planner.moments import predict_memory
 from thinwire.planner.setting import Setting
 from thinwire.planner.step import Step
 from thinwire.planner.timeline import MicroBatchTimeline
+from thinwire.planner.traffic import recipe_traffic
 from thinwire.recipe import Recipe
 
-__all__ = ["Fit", "Prediction", "StepTime", "predict", "predict_timeline"]
+__all__ = ["Fit", "Prediction", "StepTime", "predict", "predict_timeline", "step_s"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +98,9 @@ def predict(setting: Setting, recipe: Recipe) -> Prediction:
     Raises:
         ConfigError: the device cannot compute in the recipe's dtype.
     """
-    step = Step(setting, recipe)
-    memory = predict_memory(setting, recipe)
+    traffic = recipe_traffic(setting, recipe)
+    step = Step(setting, recipe, traffic)
+    memory = predict_memory(setting, recipe, traffic)
     return Prediction(
         recipe=recipe,
         time=_time(step),
@@ -106,6 +108,11 @@ def predict(setting: Setting, recipe: Recipe) -> Prediction:
         memory=memory,
         fit=_fit(setting, memory),
     )
+
+
+def step_s(setting: Setting, recipe: Recipe) -> float:
+    """Seconds of one optimizer step, without the rest of the prediction."""
+    return Step(setting, recipe, recipe_traffic(setting, recipe)).end_s()
 
 
 def _time(step: Step) -> StepTime:
@@ -126,7 +133,7 @@ def _time(step: Step) -> StepTime:
 
 def predict_timeline(setting: Setting, recipe: Recipe) -> MicroBatchTimeline:
     """The last micro-batch with every layer, for a picture."""
-    return Step(setting, recipe).drawn()
+    return Step(setting, recipe, recipe_traffic(setting, recipe)).drawn()
 
 
 def _fit(setting: Setting, memory: Memory) -> Fit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from thinwire.errors import ConfigError
 from thinwire.planner.group import Group, Parallelism
@@ -34,7 +34,7 @@ class Setting:
     cluster: Cluster
     micro_batch: int = 1
     accumulate: int = 1
-    parallelism: Parallelism = Parallelism()
+    parallelism: Parallelism = field(default_factory=Parallelism)
     selective: bool = False
     overlap: Overlap | None = None
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from thinwire.formats import parse_format
 from thinwire.planner.memory import HostBytes
 from thinwire.planner.setting import Setting
-from thinwire.planner.traffic import padded_numel
+from thinwire.planner.traffic import RecipeTraffic
 from thinwire.planner.workload import DTYPE_BYTES
 from thinwire.recipe import Recipe
 
@@ -52,14 +52,13 @@ class States:
     whole_numel: int
 
 
-def held_states(setting: Setting, recipe: Recipe) -> States:
+def held_states(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> States:
     """What the worst rank and its host hold from step to step."""
     group = setting.group
-    layers = [setting.root(), *setting.layers()]
-    whole = sum(layer.count * layer.numel for layer in layers)
+    whole = sum(item.layer.count * item.layer.numel for item in traffic)
     share = whole
     if recipe.stage > 0:
-        share = sum(layer.count * padded_numel(layer.parameters, group.size) for layer in layers)
+        share = sum(item.layer.count * item.slot_numel for item in traffic)
     width = DTYPE_BYTES[recipe.compute]
     moments = MOMENTS * parse_format(recipe.optimizer_states).wire_bytes(share)
     replica = 0.0

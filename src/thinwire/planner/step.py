@@ -15,7 +15,7 @@ from thinwire.planner.operation import Operation
 from thinwire.planner.setting import Setting
 from thinwire.planner.states import held_states
 from thinwire.planner.timeline import LayerTimes, MicroBatchTimeline, simulate
-from thinwire.planner.traffic import LayerTraffic, MicroBatch, layer_traffic, micro_batches
+from thinwire.planner.traffic import LayerTraffic, MicroBatch, RecipeTraffic, micro_batches
 from thinwire.planner.workload import DTYPE_BYTES, Layer
 from thinwire.recipe import Recipe
 
@@ -30,20 +30,17 @@ class Step:
     Args:
         setting: workload and cluster.
         recipe: what travels in which format.
+        traffic: its calls, from :func:`thinwire.planner.traffic.recipe_traffic`.
     """
 
-    def __init__(self, setting: Setting, recipe: Recipe) -> None:
+    def __init__(self, setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> None:
         self._setting = setting
         self._recipe = recipe
         self._cluster = setting.cluster
         self._device = setting.cluster.device
         self._micro_batches = micro_batches(recipe, setting.accumulate)
-        self._root = setting.root()
-        self._root_traffic = layer_traffic(self._root, recipe, setting.group, is_root=True)
-        self._layers = [
-            (layer, layer_traffic(layer, recipe, setting.group)) for layer in setting.layers()
-        ]
-        self._states = held_states(setting, recipe)
+        self._traffic = traffic
+        self._states = held_states(setting, recipe, traffic)
         self._offload = offload_time(setting, recipe, self._states)
 
     def sent(self) -> Sent:
@@ -59,33 +56,34 @@ class Step:
         reductions = {"full": 0, "partial": 0, "none": 0}
         for kind in self._micro_batches:
             reductions[kind.reduction] += kind.count
-        for layer, traffic in [(self._root, self._root_traffic), *self._layers]:
-            yield from _repeated(gathering * layer.count, traffic.forward)
-            yield from _repeated(self._setting.accumulate * layer.count, traffic.backward)
-            yield from _repeated(reductions["full"] * layer.count, traffic.reduce)
-            yield from _repeated(reductions["partial"] * layer.count, traffic.partial)
-            yield from _repeated(layer.count, traffic.update)
-            yield from _repeated(layer.count / self._recipe.local_steps, traffic.outer)
+        for traffic in self._traffic:
+            count = traffic.layer.count
+            yield from _repeated(gathering * count, traffic.forward)
+            yield from _repeated(self._setting.accumulate * count, traffic.backward)
+            yield from _repeated(reductions["full"] * count, traffic.reduce)
+            yield from _repeated(reductions["partial"] * count, traffic.partial)
+            yield from _repeated(count, traffic.update)
+            yield from _repeated(count / self._recipe.local_steps, traffic.outer)
 
     def wire_s(self) -> float:
         """Seconds of all messages, hidden or not."""
         seconds = sum(times * call_s(call, self._cluster) for times, call in self.calls())
         blocking = sum(
             layer.count * (self._blocking_s(layer) + self._blocking_s(layer, backward=True))
-            for layer, _ in self._layers
+            for layer in self._layers
         )
         return seconds + self._setting.accumulate * blocking + self._between_stages_s
 
     def codec_s(self) -> float:
         """Seconds of all codecs and copies between buffers, hidden or not."""
         seconds = sum(times * codec_s(call, self._device) for times, call in self.calls())
-        served = sum(layer.count * self._served_s(traffic) for layer, traffic in self._layers)
+        served = sum(item.layer.count * self._served_s(item) for item in self._traffic)
         return seconds + 2 * self._setting.accumulate * served + self._states_codec_s
 
     def compute_s(self) -> float:
         """Seconds of arithmetic, the update included where the device does it."""
         times = [(1, self._stem_time), (1, self._head_time)]
-        times += [(layer.count, self._layer_time(layer)) for layer, _ in self._layers]
+        times += [(layer.count, self._layer_time(layer)) for layer in self._layers]
         once_s = sum(count * (time.forward_s + time.backward_s) for count, time in times)
         return self._setting.accumulate * once_s + self._update_s
 
@@ -115,9 +113,9 @@ class Step:
             kind.count * timeline.end_s
             for kind, timeline in zip(self._micro_batches, self._timelines, strict=True)
         )
-        for layer, traffic in [(self._root, self._root_traffic), *self._layers]:
-            seconds += layer.count * self._calls_s(traffic.update)
-            seconds += layer.count * self._calls_s(traffic.outer) / self._recipe.local_steps
+        for traffic in self._traffic:
+            outer_s = self._calls_s(traffic.outer) / self._recipe.local_steps
+            seconds += traffic.layer.count * (self._calls_s(traffic.update) + outer_s)
         seconds += self._update_s + self._states_codec_s + self._between_stages_s
         return seconds + self.offload_s() + self.bubble_s()
 
@@ -125,28 +123,28 @@ class Step:
         """The last micro-batch, every layer simulated."""
         return self._simulate(self._micro_batches[-1], drawn=True)
 
+    @property
+    def _layers(self) -> list[Layer]:
+        return [item.layer for item in self._traffic.layers]
+
     @cached_property
     def _timelines(self) -> list[MicroBatchTimeline]:
         return [self._simulate(kind) for kind in self._micro_batches]
 
     def _simulate(self, kind: MicroBatch, *, drawn: bool = False) -> MicroBatchTimeline:
         head, stem = self._head_time, self._stem_time
-        root = self._times("root", self._root, self._root_traffic, kind, stem)
+        root = self._times("root", self._traffic.root, kind, stem)
         runs = [
-            self._times(layer.name.format("i"), layer, traffic, kind, self._layer_time(layer))
-            for layer, traffic in self._layers
+            self._times(item.layer.name.format("i"), item, kind, self._layer_time(item.layer))
+            for item in self._traffic.layers
         ]
         last = LayerTimes(label="head", forward_s=head.forward_s, backward_s=head.backward_s)
         return simulate(root, runs, last, self._setting.lanes, drawn=drawn)
 
     def _times(
-        self,
-        label: str,
-        layer: Layer,
-        traffic: LayerTraffic,
-        kind: MicroBatch,
-        time: ComputeTime,
+        self, label: str, traffic: LayerTraffic, kind: MicroBatch, time: ComputeTime
     ) -> LayerTimes:
+        layer = traffic.layer
         reduce = {"full": traffic.reduce, "partial": traffic.partial, "none": ()}[kind.reduction]
         served_s = self._served_s(traffic)
         return LayerTimes(
@@ -226,7 +224,7 @@ class Step:
         parallelism = self._setting.parallelism
         if parallelism.pp == 1:
             return 0.0
-        layer = self._layers[-1][0]
+        layer = self._layers[-1]
         # each tensor-parallel rank sends its part, the receivers gather (arXiv 2104.04473, 4.1)
         size_bytes = self._setting.tokens * layer.boundary * DTYPE_BYTES[self._recipe.compute]
         once_s = stage_link_s(self._cluster, size_bytes / parallelism.tp)

@@ -1,0 +1,97 @@
+"""Which recipes a plan looks at: the named ones, and the grid around them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from thinwire.planner.setting import Setting
+from thinwire.recipe import Recipe
+from thinwire.recipes import names, parse_recipe
+
+__all__ = ["drift_rank", "grid", "memory_variants", "named_recipes"]
+
+# what saves memory, the cheapest in time first
+SAVINGS = (
+    ("optimizer_states=int8/256",),
+    ("activations=recompute",),
+    ("activations=recompute", "optimizer_states=int8/256"),
+    ("offload=states",),
+    ("activations=recompute", "offload=states"),
+    ("activations=offload", "offload=states"),
+    ("activations=offload", "offload=all"),
+)
+
+
+def named_recipes(setting: Setting) -> tuple[Recipe, ...]:
+    """All named recipes, in fp32 where the device has no bf16."""
+    has_bf16 = "bf16" in setting.cluster.device.flop_per_s
+    return tuple(parse_recipe(name if has_bf16 else f"{name}:compute=fp32") for name in names())
+
+
+def memory_variants(recipe: Recipe, setting: Setting) -> Iterator[Recipe]:
+    """A recipe with less memory and more time, by one change or a few.
+
+    Offloading is left out where the device's memory is the host's anyway.
+    """
+    for changes in SAVINGS:
+        offloads = any(change.split("=")[0] == "offload" for change in changes)
+        hosts = any(change == "activations=offload" for change in changes)
+        if (offloads or hosts) and setting.cluster.device.kind == "cpu":
+            continue
+        if all(change.split("=")[0] not in recipe.name for change in changes):
+            yield _changed(recipe, changes)
+
+
+def grid(setting: Setting) -> Iterator[Recipe]:
+    """Stages x formats x replica x accumulation x activations x optimizer states x offload."""
+    accumulations = ("sync", "keep", "within") if setting.accumulate > 1 else ("sync",)
+    offloads = ("none",) if setting.cluster.device.kind == "cpu" else ("none", "states")
+    choices = itertools.product(
+        named_recipes(setting),
+        ("", "int8/256", "int4/128"),
+        ("", "int8/128", "int4/128"),
+        accumulations,
+        ("keep", "recompute"),
+        ("fp32", "int8/256"),
+        offloads,
+    )
+    seen: set[Recipe] = set()
+    for base, weights, grads, accumulate, activations, states, offload in choices:
+        if base.stage < 2 and weights:
+            continue
+        changes = [
+            f"weights={weights}" if weights else "",
+            f"grads={grads}" if grads else "",
+            f"accumulate={accumulate}" if accumulate != base.accumulate else "",
+            f"activations={activations}" if activations != base.activations else "",
+            f"optimizer_states={states}" if states != base.optimizer_states else "",
+            f"offload={offload}" if offload != base.offload else "",
+        ]
+        recipe = _changed(base, tuple(change for change in changes if change))
+        if recipe not in seen:
+            seen.add(recipe)
+            yield recipe
+
+
+def drift_rank(recipe: Recipe) -> float:
+    """How much a recipe's codecs lose, for ranking recipes that take the same time.
+
+    The half step of each direction, as a share of a block's largest value; feedback and stochastic
+    rounding repair the mean and count half. An order, not a prediction of the loss.
+    """
+    if recipe.is_uncompressed:
+        return 0.0
+    lost = 0.0
+    for fmt in (recipe.weight_format, recipe.grad_format):
+        if not fmt.is_cast:
+            step = 2.0**-fmt.bits
+            lost += step / 2 if fmt.is_stochastic else step
+    return lost / 2 if recipe.feedback else lost
+
+
+def _changed(recipe: Recipe, changes: tuple[str, ...]) -> Recipe:
+    """A recipe with fields replaced, named so that it can be typed again."""
+    fields = dict(change.split("=") for change in changes)
+    return replace(recipe, **fields, name=":".join((recipe.name, *changes)))

@@ -1,0 +1,207 @@
+"""A plan in sentences: the choice, what decides it, what would change it, how sure it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from thinwire.planner.prediction import Fit, Prediction, step_s
+from thinwire.planner.setting import Setting
+from thinwire.planner.source import kind_of, least_sure
+from thinwire.quantities import format_bit_rate, format_bytes, format_duration
+
+__all__ = ["explain", "sensitivities"]
+
+PARTS = {
+    "compute_s": "computing",
+    "exposed_comm_s": "waiting for the network",
+    "codec_s": "encoding and decoding",
+    "offload_s": "offloading",
+    "bubble_s": "waiting for other pipeline stages",
+}
+
+
+def explain(
+    setting: Setting,
+    fitting: Sequence[Prediction],
+    failing: Sequence[Prediction],
+    cheapest: Prediction | None,
+    break_even_bit_per_s: float | None,
+) -> tuple[str, ...]:
+    """The reasons of a plan.
+
+    Args:
+        setting: workload and cluster.
+        fitting: the recipes that fit, best first.
+        failing: those that do not.
+        cheapest: when none fits, the fastest change that does.
+        break_even_bit_per_s: as the plan found it.
+    """
+    sentences = []
+    if fitting:
+        sentences.append(_choice(fitting))
+        sentences.append(_dominant(setting, fitting[0]))
+        sentences.append(_compression(setting, fitting, break_even_bit_per_s))
+        sentences.append(_what_helps(setting, fitting[0]))
+    else:
+        sentences.append(_nothing_fits(failing, cheapest))
+    if fitting and failing:
+        left_out = "; ".join(f"{item.recipe.name} by {_missing(item.fit)}" for item in failing)
+        sentences.append(f"Too large for the memory there is: {left_out}.")
+    sentences.extend(_unknown(setting))
+    sentences.append(_confidence(setting))
+    return tuple(sentences)
+
+
+def sensitivities(setting: Setting, prediction: Prediction) -> dict[str, float]:
+    """How much longer or shorter the step gets by one change, as a ratio, by the change's name."""
+    recipe, cluster = prediction.recipe, setting.cluster
+    link = cluster.link
+    changes = {
+        "twice the bandwidth": dataclasses.replace(
+            setting, cluster=cluster.with_link(2 * link.bit_per_s)
+        ),
+        "half the latency": dataclasses.replace(
+            setting,
+            cluster=dataclasses.replace(
+                cluster, link=dataclasses.replace(link, latency_s=link.latency_s / 2)
+            ),
+        ),
+        "devices twice as fast": dataclasses.replace(
+            setting, cluster=cluster.with_compute_scale(2.0)
+        ),
+        "twice the micro-batch, per sequence": dataclasses.replace(
+            setting, micro_batch=2 * setting.micro_batch
+        ),
+        "twice the accumulation, per sequence": dataclasses.replace(
+            setting, accumulate=2 * setting.accumulate
+        ),
+    }
+    ratios = {}
+    for name, changed in changes.items():
+        sequences = (changed.micro_batch * changed.accumulate) / (
+            setting.micro_batch * setting.accumulate
+        )
+        ratios[name] = step_s(changed, recipe) / sequences / prediction.step_s
+    return ratios
+
+
+def _choice(fitting: Sequence[Prediction]) -> str:
+    best = fitting[0]
+    text = f"{best.recipe.name} takes {format_duration(best.step_s)} a step"
+    if len(fitting) == 1:
+        return f"{text}, and is the only recipe that fits."
+    second = fitting[1]
+    more = second.step_s / best.step_s - 1
+    if abs(more) < 0.01:
+        return (
+            f"{text}; {second.recipe.name} takes as long within 1 %, and loses as much or more to "
+            "rounding."
+        )
+    return f"{text}, the next best, {second.recipe.name}, {more:.0%} more."
+
+
+def _dominant(setting: Setting, best: Prediction) -> str:
+    part, seconds = max(
+        ((name, getattr(best.time, name)) for name in PARTS), key=lambda pair: pair[1]
+    )
+    text = f"{seconds / best.step_s:.0%} of the step is {PARTS[part]}"
+    if part != "exposed_comm_s":
+        return f"{text}."
+    if best.sent.across_bytes:
+        sent = format_bytes(best.sent.across_bytes)
+        rate = format_bit_rate(setting.cluster.link.bit_per_s)
+        return f"{text}: {sent} leave the busiest rank for other hosts, over {rate} a host."
+    return f"{text}: {format_bytes(best.sent.within_bytes)} leave the busiest rank."
+
+
+def _compression(
+    setting: Setting, fitting: Sequence[Prediction], break_even_bit_per_s: float | None
+) -> str:
+    compressed = [item for item in fitting if not item.recipe.is_uncompressed]
+    others = [item for item in fitting if item.recipe.is_uncompressed]
+    if not setting.group.is_across:
+        return "All ranks share one host, so nothing crosses the link."
+    if not compressed or not others:
+        side = "uncompressed" if others else "compressed"
+        return f"Only {side} recipes were compared, so there is no break-even bandwidth."
+    gain = others[0].step_s / min(item.step_s for item in compressed)
+    if break_even_bit_per_s is None:
+        if gain > 1:
+            return f"Compression pays at any bandwidth here; at this one by {gain:.2f} times."
+        return f"Compression loses at any bandwidth here; at this one by {1 / gain:.2f} times."
+    rate = format_bit_rate(break_even_bit_per_s)
+    if gain > 1:
+        return f"Compression pays below {rate} a host; at this bandwidth by {gain:.2f} times."
+    return f"Compression loses here, by {1 / gain:.2f} times: it pays only below {rate} a host."
+
+
+def _what_helps(setting: Setting, best: Prediction) -> str:
+    ratios = sorted(sensitivities(setting, best).items(), key=lambda pair: pair[1])
+    helpful = [f"{name} would save {1 - ratio:.0%}" for name, ratio in ratios[:2] if ratio < 0.98]
+    if not helpful:
+        return "No single change of network, device or batch would save 2 % of the step."
+    return f"What would help: {', '.join(helpful)}."
+
+
+def _nothing_fits(failing: Sequence[Prediction], cheapest: Prediction | None) -> str:
+    nearest = min(failing, key=lambda item: _missing_bytes(item.fit))
+    text = f"Nothing fits: the smallest, {nearest.recipe.name}, is too large by "
+    text += f"{_missing(nearest.fit)}, {_largest_terms(nearest)}"
+    if cheapest is None:
+        return f"{text}. Use more ranks, or a smaller model, sequence or micro-batch."
+    duration = format_duration(cheapest.step_s)
+    return f"{text}. The cheapest change that fits is {cheapest.recipe.name}: {duration} a step."
+
+
+def _largest_terms(prediction: Prediction) -> str:
+    table = prediction.memory.device.to_json()
+    table.pop("total")
+    terms = sorted(table.items(), key=lambda pair: -pair[1])[:2]
+    words = " and ".join(
+        f"{format_bytes(size)} of {name.replace('_', ' ')}" for name, size in terms
+    )
+    return f"most of it {words}"
+
+
+def _missing_bytes(fit: Fit) -> float:
+    return max(fit.device_missing_bytes or 0.0, fit.host_missing_bytes or 0.0)
+
+
+def _missing(fit: Fit) -> str:
+    device, host = fit.device_missing_bytes or 0.0, fit.host_missing_bytes or 0.0
+    where = "the device" if device >= host else "the host"
+    return f"{format_bytes(max(device, host))} on {where}"
+
+
+def _unknown(setting: Setting) -> list[str]:
+    sentences = []
+    device, host = setting.cluster.device, setting.cluster.host
+    if device.memory_bytes is None and host.memory_bytes is None:
+        sentences.append(
+            "The memory is unknown, so it was not checked whether anything fits; give --memory or "
+            "--host-memory."
+        )
+    elif host.memory_bytes is None:
+        sentences.append(
+            "The host's memory is unknown, so offloading was not checked against it; give "
+            "--host-memory."
+        )
+    return sentences
+
+
+def _confidence(setting: Setting) -> str:
+    device, link, backend = setting.cluster.device, setting.cluster.link, setting.cluster.backend
+    terms = {
+        "compute": least_sure(
+            device.sources[name]
+            for name in ("flop_per_s", "matmul_efficiency", "memory_bytes_per_s")
+        ),
+        "network": least_sure(
+            (link.sources["bit_per_s"], link.sources["efficiency"], *backend.sources.values())
+        ),
+        "codecs": kind_of(device.sources["codec"]),
+        "memory overhead": least_sure((device.sources["slack"], device.sources["context_bytes"])),
+    }
+    words = ", ".join(f"{term} {kind}" for term, kind in terms.items())
+    return f"The least sure number behind each term: {words}. Calibrating replaces them."

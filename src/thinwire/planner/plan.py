@@ -1,0 +1,126 @@
+"""A plan: every recipe predicted, the choice among those that fit, and why.
+
+plan = make_plan(setting, recipes)
+plan.choice        the fastest recipe that fits; None when nothing does
+plan.reasons       a few sentences with numbers
+plan.to_json()     the document of ``thinwire plan --json``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from thinwire.errors import ConfigError
+from thinwire.planner.break_even import break_even_bit_per_s
+from thinwire.planner.candidates import drift_rank, memory_variants
+from thinwire.planner.explain import explain
+from thinwire.planner.prediction import Prediction, predict
+from thinwire.planner.setting import Setting
+from thinwire.recipe import Recipe
+
+__all__ = ["Plan", "make_plan"]
+
+# Recipes closer than this are as fast as each other, for all that the model knows.
+TIE = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Predictions in one setting, best first, and the choice among them.
+
+    Attributes:
+        setting: workload and cluster.
+        predictions: those that fit by time, then those that do not.
+        choice: the first of those that fit; ``None`` when nothing fits.
+        cheapest: when nothing fits: the fastest change of a recipe that does, if there is one.
+        break_even_bit_per_s: rate of the link below which compression pays; ``None`` where one
+            side is faster at every rate.
+        reasons: in sentences.
+    """
+
+    setting: Setting = field(repr=False)
+    predictions: tuple[Prediction, ...]
+    choice: Prediction | None
+    cheapest: Prediction | None
+    break_even_bit_per_s: float | None
+    reasons: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that ``thinwire plan --json`` prints; bytes and seconds are per step."""
+        return {
+            "choice": None if self.choice is None else self.choice.recipe.name,
+            "reasons": list(self.reasons),
+            "break_even_bit_per_s": self.break_even_bit_per_s,
+            "recipes": [_prediction_json(prediction) for prediction in self.predictions],
+        }
+
+
+def make_plan(setting: Setting, recipes: Sequence[Recipe]) -> Plan:
+    """Predict every recipe and choose.
+
+    The choice is the fastest that fits; among recipes within 1 % of it, the one that loses least.
+
+    Raises:
+        ConfigError: no recipe, or one that the device cannot compute.
+    """
+    if not recipes:
+        raise ConfigError("no recipe to plan: name at least one")
+    predictions = [predict(setting, recipe) for recipe in recipes]
+    fitting = _ranked([item for item in predictions if item.fit.fits])
+    failing = sorted(
+        (item for item in predictions if not item.fit.fits), key=lambda item: item.step_s
+    )
+    cheapest = None if fitting else _cheapest_change(setting, recipes)
+    rate = break_even_bit_per_s(
+        setting,
+        [item.recipe for item in fitting if not item.recipe.is_uncompressed],
+        [item.recipe for item in fitting if item.recipe.is_uncompressed],
+    )
+    return Plan(
+        setting=setting,
+        predictions=(*fitting, *failing),
+        choice=fitting[0] if fitting else None,
+        cheapest=cheapest,
+        break_even_bit_per_s=rate,
+        reasons=explain(setting, fitting, failing, cheapest, rate),
+    )
+
+
+def _ranked(predictions: list[Prediction]) -> list[Prediction]:
+    """By time; those within ``TIE`` of the fastest by what their codecs lose."""
+    by_time = sorted(predictions, key=lambda item: item.step_s)
+    if not by_time:
+        return []
+    limit_s = by_time[0].step_s * (1 + TIE)
+    tied = [item for item in by_time if item.step_s <= limit_s]
+    tied.sort(key=lambda item: (drift_rank(item.recipe), item.step_s))
+    return tied + by_time[len(tied) :]
+
+
+def _cheapest_change(setting: Setting, recipes: Sequence[Recipe]) -> Prediction | None:
+    """The fastest recipe that fits after giving up time for memory."""
+    variants = {variant for recipe in recipes for variant in memory_variants(recipe, setting)}
+    changed = [predict(setting, variant) for variant in variants.difference(recipes)]
+    return min(
+        (item for item in changed if item.fit.fits), key=lambda item: item.step_s, default=None
+    )
+
+
+def _prediction_json(prediction: Prediction) -> dict[str, Any]:
+    time = prediction.time
+    return {
+        "name": prediction.recipe.name,
+        "fits": prediction.fit.fits,
+        "device_bytes": prediction.memory.device.to_json(),
+        "host_bytes": prediction.memory.host.to_json(),
+        "within_bytes": round(prediction.sent.within_bytes),
+        "across_bytes": round(prediction.sent.across_bytes),
+        "step_s": prediction.step_s,
+        "compute_s": time.compute_s,
+        "exposed_comm_s": time.exposed_comm_s,
+        "codec_s": time.codec_s,
+        "offload_s": time.offload_s,
+        "bubble_s": time.bubble_s,
+    }
