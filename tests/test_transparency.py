@@ -74,6 +74,9 @@ def test_all_stages_train_alike() -> None:
 
 
 COMPRESSED = [
+    "thin:compute=fp32:min_numel=0",
+    "thin:min_numel=0",
+    "sdp4bit:min_numel=0",
     "zeropp:compute=fp32:min_numel=0",
     "zeropp:min_numel=0",
     "qsdp:compute=fp32:min_numel=0",

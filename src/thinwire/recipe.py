@@ -21,7 +21,6 @@ __all__ = ["Recipe"]
 STAGES = (0, 1, 2, 3)
 COMPUTE_DTYPES = ("fp32", "bf16")
 CHOICES: dict[str, tuple[str | None, ...]] = {
-    "replica": (None, "host", "rank"),
     "accumulate": ("sync", "keep", "within"),
     "offload": ("none", "states", "all", "disk"),
     "activations": ("keep", "recompute", "partition", "offload"),
@@ -43,9 +42,11 @@ class Recipe:
         weights: format of the parameters on the wire (stages 2 and 3).
         grads: format of the gradients on the wire, across hosts if ``grads_within`` is given.
         grads_within: format of the first hop, within the host; ``None``: one hop only.
-        replica: what serves the second gather of stage 3: ``None`` gathers again, ``"host"`` keeps
-            a copy split over the ranks of a host (hpZ, arXiv 2306.10209, section 3.2), ``"rank"``
-            keeps a whole one per rank.
+        replica: a copy of the weights that serves gathers without the network. ``None``: none.
+            ``"host"``: what forward gathered is kept for backward, split over the ranks of a host
+            (hpZ, arXiv 2306.10209, section 3.2). ``"host/FORMAT"`` and ``"rank/FORMAT"``: a copy in
+            that format stays for good, split over the ranks of a host or whole on every rank, and
+            ``weights`` is the format of the deltas that keep it up to date.
         feedback: add what the gradient's codec lost to the next gradient (error feedback).
         exact: parameters that travel uncompressed: shell patterns on the parameter's name, matched
             in any case, or ``"1d"`` for every parameter of at most one dimension.
@@ -57,7 +58,7 @@ class Recipe:
         offload: what lives on the host: ``"none"``, ``"states"``, ``"all"`` or ``"disk"``.
         activations: ``"keep"``, ``"recompute"``, ``"partition"`` or ``"offload"``.
         qat: format that forward sees the weights through (quantization-aware training).
-        compute: dtype of forward and backward, ``"bf16"`` or ``"fp32"``; parameters are kept in fp32.
+        compute: dtype of forward and backward, ``"bf16"`` or ``"fp32"``; shards stay in fp32.
         adaptive_bits: mean bits per element that the bits of all layers must keep to.
         seed: of every random number a codec draws.
         strict: refuse what cannot be in effect, instead of warning.
@@ -110,9 +111,14 @@ class Recipe:
         return parse_format(self.grads)
 
     @property
+    def resident_format(self) -> WireFormat | None:
+        """The format of a replica that stays from step to step, or ``None``."""
+        return parse_format(self.replica.partition("/")[2]) if "/" in (self.replica or "") else None
+
+    @property
     def is_uncompressed(self) -> bool:
         """Whether PyTorch's own collectives carry this recipe: nothing is narrower than compute."""
-        if self.local_steps != 1 or self.feedback:
+        if self.local_steps != 1 or self.feedback or self.resident_format is not None:
             return False
         if self.stage == 0:
             return self.grads == "fp32"  # DDP reduces in the dtype of the parameters
@@ -148,6 +154,9 @@ def _check_types(recipe: Recipe) -> None:
         "weights": (str,),
         "grads": (str,),
         "optimizer_states": (str,),
+        "grads_within": (str, type(None)),
+        "replica": (str, type(None)),
+        "qat": (str, type(None)),
         "name": (str,),
     }
     for field, types in expected.items():
@@ -181,17 +190,37 @@ def _check_ranges(recipe: Recipe) -> None:
             raise ConfigError(f"recipe field {field}: {value!r} is not one of {words}")
 
 
+def _check_replica(recipe: Recipe) -> None:
+    """Raise if ``replica`` is misspelled, or serves a gather that the stage does not have."""
+    if recipe.replica is None:
+        return
+    place, slash, fmt = recipe.replica.partition("/")
+    if place not in ("host", "rank") or (place == "rank" and not slash):
+        raise ConfigError(
+            f"recipe field replica: {recipe.replica!r} is not one of none, host, host/FORMAT, "
+            "rank/FORMAT; for example rank/bf16"
+        )
+    if slash:
+        try:
+            parse_format(fmt)
+        except ConfigError as error:
+            raise ConfigError(f"recipe field replica: {error}") from error
+    if recipe.stage < (1 if slash else 3):
+        served = "gathered weights" if slash else "the second gather of stage 3"
+        raise ConfigError(
+            f"recipe fields replica and stage: replica={recipe.replica} serves {served}, which "
+            f"stage {recipe.stage} does not have; leave replica out"
+        )
+
+
 def _check_contradictions(recipe: Recipe) -> None:
     """Raise if two fields cannot both hold."""
-    if recipe.weights == "fp32" and recipe.compute == "bf16" and recipe.stage >= 2:
+    _check_replica(recipe)
+    resident = recipe.resident_format is not None
+    if recipe.weights == "fp32" and recipe.compute == "bf16" and recipe.stage and not resident:
         raise ConfigError(
             "recipe fields weights and compute: weights=fp32 would send what compute=bf16 rounds "
             "away; use weights=bf16, or compute=fp32"
-        )
-    if recipe.replica is not None and recipe.stage != 3:
-        raise ConfigError(
-            f"recipe fields replica and stage: replica={recipe.replica} serves the second gather "
-            f"of stage 3; stage {recipe.stage} has none, so leave replica out"
         )
     if recipe.grads_within is not None and recipe.stage == 0:
         raise ConfigError(

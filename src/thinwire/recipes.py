@@ -1,8 +1,8 @@
 """The named recipes, and how a recipe is written in text and in files.
 
-    zeropp                                a named recipe
-    zeropp:grads=int8/128:compute=fp32    with fields overridden, each after a colon
-    my-recipe.toml                        a TOML file of fields, with an optional ``base`` name
+zeropp                                a named recipe
+zeropp:grads=int8/128:compute=fp32    with fields overridden, each after a colon
+my-recipe.toml                        a TOML file of fields, with an optional ``base`` name
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ __all__ = [
     "parse_recipe",
     "parse_recipes",
     "qsdp",
+    "sdp4bit",
+    "thin",
     "zero1",
     "zero2",
     "zero3",
@@ -77,6 +79,32 @@ def qsdp(**fields: Any) -> Recipe:
     return _named("qsdp", defaults, fields)
 
 
+def sdp4bit(**fields: Any) -> Recipe:
+    """SDP4Bit (arXiv 2410.15526): int4 weight deltas, gradients int8 within and int4 across hosts.
+
+    The paper rotates gradients by a Hadamard transform; here rounding is stochastic as there, and
+    the transform is an option of the format.
+    """
+    defaults = {
+        "weights": "int4/2048",
+        "replica": "rank/bf16",
+        "grads_within": "int8/128+stochastic",
+        "grads": "int4/128+stochastic",
+    }
+    return _named("sdp4bit", defaults, fields)
+
+
+def thin(**fields: Any) -> Recipe:
+    """The project's own best: int4 deltas into a bf16 replica, int4 gradients in two hops."""
+    defaults = {
+        "weights": "int4/128+bf16scale",
+        "replica": "rank/bf16",
+        "grads_within": "int8/128",
+        "grads": "int4/128+bf16scale",
+    }
+    return _named("thin", defaults, fields)
+
+
 NAMED: Mapping[str, Callable[..., Recipe]] = types.MappingProxyType(
     {
         "ddp": ddp,
@@ -86,6 +114,8 @@ NAMED: Mapping[str, Callable[..., Recipe]] = types.MappingProxyType(
         "hpz": hpz,
         "zeropp": zeropp,
         "qsdp": qsdp,
+        "sdp4bit": sdp4bit,
+        "thin": thin,
     }
 )
 

@@ -11,17 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinwire.comm.exchange import exchange, gather
+from thinwire.comm.exchange import exchange, gather_in_ring
 from thinwire.comm.layout import ShardLayout
-from thinwire.comm.ledger import Ledger
+from thinwire.comm.ledger import BF16_BYTES, Ledger
 from thinwire.comm.reduction import ReduceOp, finish_sum
 from thinwire.comm.topology import Peers
 from thinwire.errors import StateError
 from thinwire.wire.key import Key
 
 __all__ = ["Traffic", "all_gather", "all_reduce", "reduce_scatter"]
-
-BF16_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +94,10 @@ def reduce_scatter(
         op: SUM, AVG or PREMUL_SUM.
     """
     traffic.check(output, contributions)
-    total = output if output.dtype == torch.float32 else output.new_empty(
-        output.shape, dtype=torch.float32
+    total = (
+        output
+        if output.dtype == torch.float32
+        else output.new_empty(output.shape, dtype=torch.float32)
     )
     _reduce_slots(total, contributions, traffic, key, "reduce_scatter")
     finish_sum(total, op, traffic.peers.size)
@@ -134,7 +134,7 @@ def _gather_payloads(payload: Tensor, traffic: Traffic, collective: str) -> Tens
     gathered = torch.empty(
         (peers.size, layout.slot_bytes), dtype=torch.uint8, device=payload.device
     )
-    gather(payload, gathered, peers)
+    gather_in_ring(payload, gathered, peers)
     sent_bytes = (peers.size - 1) * layout.slot_bytes
     across = peers.is_across(peers.successor)
     traffic.ledger.record(

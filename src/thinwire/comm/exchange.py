@@ -17,88 +17,90 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.comm.topology import Peers
 
-__all__ = ["exchange", "gather"]
+__all__ = ["exchange", "gather", "gather_in_ring"]
+
+# a gather and an exchange may be under way at once, the one in a thread of its own
+EXCHANGE_TAG, GATHER_TAG = 1, 2
 
 
 def exchange(outgoing: Sequence[Tensor], incoming: Sequence[Tensor], peers: Peers) -> None:
-    """Send ``outgoing[p]`` to rank ``p`` and receive ``incoming[p]`` from it, for every ``p``.
+    """Send ``outgoing[p]`` to the one at position ``p`` and receive ``incoming[p]`` from it.
 
     1. Copy the own payload.
-    2. For d = 1 .. W - 1: send to rank + d, receive from rank - d, wait for both.
+    2. For d = 1 .. W - 1: send to position + d, receive from position - d, wait for both.
 
-    Bytes sent per rank = the sum of ``len(outgoing[p])`` over all other ranks ``p``.
+    Bytes sent per rank = the sum of ``len(outgoing[p])`` over all other positions ``p``.
 
     Args:
-        outgoing: for every rank of the group, a contiguous uint8 vector.
-        incoming: for every rank of the group, a contiguous uint8 vector of the length that it
+        outgoing: for every one of the peers, a contiguous uint8 vector.
+        incoming: for every one of the peers, a contiguous uint8 vector of the length that it
             sends to this rank.
-        peers: the group.
+        peers: those who take part. Two exchanges among the same peers must not run at once.
     """
-    if dist.get_backend(peers.group) == "gloo":
-        _exchange_in_rounds(outgoing, incoming, peers)
-    else:
-        _exchange_by_backend(outgoing, incoming, peers)
+    incoming[peers.rank].copy_(outgoing[peers.rank])
+    _in_rounds(outgoing, incoming, peers, EXCHANGE_TAG)
 
 
-def gather(payload: Tensor, gathered: Tensor, peers: Peers) -> None:
-    """Send ``payload`` to every rank and receive theirs as the rows of ``gathered``.
+def gather(payload: Tensor, gathered: Sequence[Tensor], peers: Peers) -> None:
+    """Send ``payload`` to all peers and receive theirs, in rounds.
 
-    The backend's ring, but for two ranks on gloo, whose ring fills 0.6 of the wire: they exchange.
+    Bytes sent per rank = (W - 1) * ``len(payload)``.
 
-    Bytes sent per rank = (W - 1) * ``len(payload)``, all to the successor in the ring.
+    Args:
+        payload: a contiguous uint8 vector.
+        gathered: for every one of the peers, a contiguous uint8 vector of the length that it sends.
+        peers: those who take part. Two gathers among the same peers must not run at once.
+    """
+    gathered[peers.rank].copy_(payload)
+    _in_rounds([payload] * peers.size, gathered, peers, GATHER_TAG)
+
+
+def gather_in_ring(payload: Tensor, gathered: Tensor, peers: Peers) -> None:
+    """Send ``payload`` round the ring of a whole group and receive the others' payloads.
+
+    The backend's own ring, but for two ranks on gloo, where it fills 0.6 of the wire: they use
+    :func:`gather`, which for two is the same.
+
+    Bytes sent per rank = (W - 1) * ``len(payload)``, all to the successor.
 
     Args:
         payload: a contiguous uint8 vector of the same length on every rank.
-        gathered: uint8 matrix of W rows of that length; overwritten.
-        peers: the group.
+        gathered: contiguous uint8 matrix of W rows of that length; overwritten.
+        peers: all ranks of a group.
     """
     if not len(payload):
         return
     if peers.size == 2 and dist.get_backend(peers.group) == "gloo":
-        _exchange_in_rounds([payload, payload], list(gathered), peers)
+        gather(payload, list(gathered), peers)
     else:
         dist.all_gather_single(gathered.view(-1), payload, group=peers.group)
 
 
-def _exchange_in_rounds(
-    outgoing: Sequence[Tensor], incoming: Sequence[Tensor], peers: Peers
+def _in_rounds(
+    outgoing: Sequence[Tensor], incoming: Sequence[Tensor], peers: Peers, tag: int
 ) -> None:
-    rank, size, group = peers.rank, peers.size, peers.group
-    incoming[rank].copy_(outgoing[rank])
-    for distance in range(1, size):
-        target, source = (rank + distance) % size, (rank - distance) % size
-        # an empty payload is not sent: both ends know its length beforehand
-        works = [
-            dist.irecv(incoming[source], group=group, group_src=source, tag=distance)
-            if len(incoming[source])
-            else None,
-            dist.isend(outgoing[target], group=group, group_dst=target, tag=distance)
-            if len(outgoing[target])
-            else None,
+    for distance in range(1, peers.size):
+        target = (peers.rank + distance) % peers.size
+        source = (peers.rank - distance) % peers.size
+        # both ends know the lengths beforehand: nothing is sent for an empty payload
+        transfers = [
+            dist.P2POp(
+                operation,
+                buffer,
+                group=peers.group,
+                group_peer=peers.ranks[position],
+                tag=tag,
+            )
+            for operation, buffer, position in (
+                (dist.irecv, incoming[source], source),
+                (dist.isend, outgoing[target], target),
+            )
+            if len(buffer)
         ]
-        for work in works:
-            if work is not None:
-                work.wait()
-
-
-def _exchange_by_backend(
-    outgoing: Sequence[Tensor], incoming: Sequence[Tensor], peers: Peers
-) -> None:
-    """The same through the backend's own all-to-all, which NCCL runs as grouped sends."""
-    lengths = [len(payload) for payload in incoming]
-    received = torch.empty(sum(lengths), dtype=torch.uint8, device=outgoing[0].device)
-    dist.all_to_all_single(
-        received,
-        torch.cat(list(outgoing)),
-        output_split_sizes=lengths,
-        input_split_sizes=[len(payload) for payload in outgoing],
-        group=peers.group,
-    )
-    for target, source in zip(incoming, received.split(lengths), strict=True):
-        target.copy_(source)
+        for work in dist.batch_isend_irecv(transfers) if transfers else ():
+            work.wait()

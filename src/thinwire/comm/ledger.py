@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-__all__ = ["CollectiveBytes", "Ledger", "LedgerReport"]
+__all__ = ["BF16_BYTES", "CollectiveBytes", "Ledger", "LedgerReport"]
+
+BF16_BYTES = 2
 
 
 class CollectiveBytes(TypedDict):

@@ -21,15 +21,21 @@ def finish_sum(total: Tensor, op: ReduceOp, size: int) -> None:
     Raises:
         ConfigError: ``op`` is none of SUM, AVG and PREMUL_SUM.
     """
-    kind = op if isinstance(op, dist.ReduceOp.RedOpType) else op.__getstate__()[0]
+    kind, factor = (op, None) if isinstance(op, dist.ReduceOp.RedOpType) else _parts_of(op)
     if kind == dist.ReduceOp.SUM:
         return
     if kind == dist.ReduceOp.AVG:
         total.div_(size)
-    elif kind == dist.ReduceOp.PREMUL_SUM:
-        total.mul_(op.__getstate__()[1])  # the only place where torch keeps the factor
+    elif kind == dist.ReduceOp.PREMUL_SUM and factor is not None:
+        total.mul_(factor)
     else:
         raise ConfigError(
             f"a compressed reduction cannot do {op}: use SUM, AVG or PREMUL_SUM, "
             "or leave the collective uncompressed"
         )
+
+
+def _parts_of(op: dist.ReduceOp) -> tuple[dist.ReduceOp.RedOpType, float | None]:
+    """The operation and the factor of PREMUL_SUM; torch keeps both in the pickled state only."""
+    parts: tuple[dist.ReduceOp.RedOpType, float | None] = op.__getstate__()  # type: ignore[assignment]
+    return parts

@@ -11,17 +11,18 @@ backend sends depends on its algorithm:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from thinwire.comm.ledger import Ledger
+from thinwire.comm.ledger import BF16_BYTES, Ledger
 from thinwire.comm.reduction import ReduceOp
 from thinwire.comm.topology import Peers
 
-__all__ = ["all_gather", "all_reduce", "reduce_scatter"]
+__all__ = ["all_gather", "all_reduce", "all_reduce_max", "reduce_scatter"]
 
-BF16_BYTES = 2
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
@@ -32,7 +33,9 @@ def all_gather(
 
     Bytes sent per rank = (W - 1) * bytes of ``shard``.
     """
-    work = dist.all_gather_single(output, shard, group=peers.group, async_op=async_op)
+    work: dist.Work | None = dist.all_gather_single(
+        output, shard, group=peers.group, async_op=async_op
+    )
     _record(ledger, "all_gather", peers, shard, peers.size - 1)
     return work
 
@@ -50,7 +53,7 @@ def reduce_scatter(
 
     Bytes sent per rank = (W - 1) / W * bytes of ``contributions``, twice that on gloo.
     """
-    work = dist.reduce_scatter_single(
+    work: dist.Work | None = dist.reduce_scatter_single(
         output, contributions, op=op, group=peers.group, async_op=async_op
     )
     passes = 2 if dist.get_backend(peers.group) == "gloo" else 1
@@ -68,6 +71,18 @@ def all_reduce(values: Tensor, peers: Peers, ledger: Ledger) -> torch.futures.Fu
     _record(ledger, "all_reduce", peers, values, 2 * (peers.size - 1) / peers.size)
     future: torch.futures.Future[list[Tensor]] = work.get_future()
     return future.then(lambda done: done.value()[0])
+
+
+def all_reduce_max(values: Sequence[int], peers: Peers, ledger: Ledger) -> list[int]:
+    """The largest value of any rank, entry by entry; for ranks to agree on what to do.
+
+    Bytes sent per rank = 2 (W - 1) / W * 8 per value.
+    """
+    device = torch.device("cuda" if dist.get_backend(peers.group) == "nccl" else "cpu")
+    agreed = torch.tensor(list(values), dtype=torch.int64, device=device)
+    dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=peers.group)
+    _record(ledger, "agreement", peers, agreed, 2 * (peers.size - 1) / peers.size, 0)
+    return [int(value) for value in agreed.tolist()]
 
 
 def _record(

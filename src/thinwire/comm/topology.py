@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,36 +13,47 @@ import torch.distributed as dist
 
 from thinwire.errors import StateError
 
-__all__ = ["Peers", "Topology", "discover_topology"]
+__all__ = ["Peers", "Topology", "discover_topology", "even_ranks_per_host", "gather_integers"]
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """One process group as seen from one rank: who sits next to whom, and on which host.
+    """The ranks that take part in a collective, as seen from one of them.
 
     Attributes:
-        group: the process group.
-        rank: this rank within the group.
-        hosts: for every rank of the group, an identifier of its host.
+        group: the process group through which they talk.
+        ranks: their ranks in that group; a part of the group, or all of it.
+        rank: the position of this rank among them.
+        hosts: for every one of them, an identifier of its host.
     """
 
     group: dist.ProcessGroup
+    ranks: tuple[int, ...]
     rank: int
     hosts: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """Number of ranks in the group."""
-        return len(self.hosts)
+        """Number of ranks that take part."""
+        return len(self.ranks)
 
     def is_across(self, peer: int) -> bool:
-        """Whether bytes sent to rank ``peer`` of the group leave the host."""
+        """Whether bytes sent to the one at position ``peer`` leave the host."""
         return self.hosts[peer] != self.hosts[self.rank]
 
     @property
     def successor(self) -> int:
-        """The rank that receives what this rank sends in a ring."""
+        """The position that receives what this rank sends in a ring."""
         return (self.rank + 1) % self.size
+
+    def subset(self, positions: Sequence[int]) -> Peers:
+        """Only those at the given positions, of which this rank must be one."""
+        return Peers(
+            group=self.group,
+            ranks=tuple(self.ranks[position] for position in positions),
+            rank=list(positions).index(self.rank),
+            hosts=tuple(self.hosts[position] for position in positions),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +71,23 @@ class Topology:
         ranks = dist.get_process_group_ranks(group)
         return Peers(
             group=group,
+            ranks=tuple(range(len(ranks))),
             rank=dist.get_group_rank(group, dist.get_rank()),
             hosts=tuple(self.hosts[rank] for rank in ranks),
         )
 
     @property
     def ranks_per_host(self) -> int | None:
-        """Ranks on each host when all hosts hold as many, host after host; otherwise ``None``."""
-        first = self.hosts.count(self.hosts[0])
-        consecutive = all(
-            len(set(self.hosts[start : start + first])) == 1
-            for start in range(0, len(self.hosts), first)
-        )
-        even = len(self.hosts) == first * len(set(self.hosts))
-        return first if even and consecutive else None
+        """Ranks on each host, or ``None``; see :func:`even_ranks_per_host`."""
+        return even_ranks_per_host(self.hosts)
+
+
+def even_ranks_per_host(hosts: Sequence[int]) -> int | None:
+    """Ranks on each host when all hold as many and host follows host; otherwise ``None``."""
+    first = list(hosts).count(hosts[0])
+    blocks = [set(hosts[start : start + first]) for start in range(0, len(hosts), first)]
+    even = len(hosts) == first * len(set(hosts))
+    return first if even and all(len(block) == 1 for block in blocks) else None
 
 
 def discover_topology() -> Topology:

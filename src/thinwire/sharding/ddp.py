@@ -10,6 +10,7 @@ keyed by its name. The result does not depend on how parameters were grouped.
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # has no stub
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.comm import collectives, stock
@@ -34,13 +35,11 @@ class StockHook:
         ledger: where bytes are recorded.
     """
 
-    def __init__(
-        self, model: DistributedDataParallel, topology: Topology, ledger: Ledger
-    ) -> None:
+    def __init__(self, model: DistributedDataParallel, topology: Topology, ledger: Ledger) -> None:
         self._peers = topology.peers(model.process_group)
         self._ledger = ledger
 
-    def __call__(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def __call__(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Average the bucket as DDP without a hook does, to the bit."""
         values = bucket.buffer()
         # DDP multiplies by the reciprocal before it sums; dividing would round differently
@@ -68,7 +67,7 @@ class CompressedHook:
         self._layouts: dict[tuple[int, ...], ShardLayout] = {}
         self._num_steps = 0
 
-    def __call__(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def __call__(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Average one bucket over the ranks."""
         layout = self._layout(bucket)
         slots = _deal_out(bucket, layout)
@@ -82,7 +81,7 @@ class CompressedHook:
         future.set_result(bucket.buffer())
         return future
 
-    def _layout(self, bucket: dist.GradBucket) -> ShardLayout:
+    def _layout(self, bucket: GradBucket) -> ShardLayout:
         parameters = bucket.parameters()
         identity = tuple(id(parameter) for parameter in parameters)
         if identity not in self._layouts:
@@ -104,10 +103,10 @@ class CompressedHook:
         )
 
 
-def _deal_out(bucket: dist.GradBucket, layout: ShardLayout) -> Tensor:
+def _deal_out(bucket: GradBucket, layout: ShardLayout) -> Tensor:
     """The bucket's gradients as a matrix of W slots; padding is zero."""
     values = bucket.buffer()
-    slots = values.new_zeros((layout.world_size, layout.slot_numel))
+    slots: Tensor = values.new_zeros((layout.world_size, layout.slot_numel))
     start = 0
     for gradient, piece in zip(bucket.gradients(), layout.pieces, strict=True):
         flat, stop = gradient.reshape(-1), start + piece.piece_numel
@@ -119,7 +118,7 @@ def _deal_out(bucket: dist.GradBucket, layout: ShardLayout) -> Tensor:
     return slots
 
 
-def _collect(bucket: dist.GradBucket, layout: ShardLayout, slots: Tensor) -> None:
+def _collect(bucket: GradBucket, layout: ShardLayout, slots: Tensor) -> None:
     """The inverse of :func:`_deal_out`, into the bucket."""
     start = 0
     for gradient, piece in zip(bucket.gradients(), layout.pieces, strict=True):
@@ -151,7 +150,7 @@ def attach(
 
 
 def _call_hook(
-    hook: StockHook | CompressedHook, bucket: dist.GradBucket
+    hook: StockHook | CompressedHook, bucket: GradBucket
 ) -> torch.futures.Future[Tensor]:
     """DDP passes the state it was given, here the hook itself, before the bucket."""
     return hook(bucket)

@@ -10,8 +10,9 @@ has finished. Forward and backward of one step see the same weights, and a run r
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -19,28 +20,36 @@ from torch import Tensor
 
 from thinwire.comm import collectives, stock
 from thinwire.comm.collectives import Traffic
+from thinwire.comm.hierarchy import TwoLevels, reduce_scatter_in_two_hops
 from thinwire.comm.layout import ShardLayout
-from thinwire.comm.ledger import Ledger
 from thinwire.comm.reduction import ReduceOp
-from thinwire.comm.topology import Topology
+from thinwire.comm.topology import Peers
 from thinwire.errors import ConfigError
+from thinwire.formats import parse_format
 from thinwire.recipe import Recipe
-from thinwire.sharding.units import CAST_NAMES, Member, Unit
+from thinwire.sharding.compression import Compression
+from thinwire.sharding.units import CAST_NAMES, Member, Unit, cast_format
 from thinwire.wire.key import Key
 
-__all__ = ["attach"]
+__all__ = [
+    "CompressedAllGather",
+    "CompressedReduceScatter",
+    "Socket",
+    "StockAllGather",
+    "StockReduceScatter",
+    "check_compute_dtype",
+]
 
 WEIGHTS, GRADS = 1, 2  # separate the random numbers of the two directions
 
 
-class _Socket:
-    """What both sockets share: the unit, the wire below, and FSDP2's duty to allocate."""
+class Socket:
+    """What all sockets share: the unit, the wire below, and FSDP2's request to allocate."""
 
-    def __init__(self, unit: Unit, recipe: Recipe, topology: Topology, ledger: Ledger) -> None:
-        self._unit = unit
-        self._recipe = recipe
-        self._topology = topology
-        self._ledger = ledger
+    def __init__(self, unit: Unit, compression: Compression) -> None:
+        self.unit = unit
+        self.compression = compression
+        self._peers: dict[str, Peers] = {}
 
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
@@ -48,17 +57,23 @@ class _Socket:
         """A fresh buffer for one collective; part of FSDP2's interface."""
         return torch.empty(*size, dtype=dtype, device=device)
 
-    def _traffic(self, layout: ShardLayout, group: dist.ProcessGroup) -> Traffic:
-        return Traffic(layout, self._topology.peers(group), self._ledger)
+    def peers(self, group: dist.ProcessGroup) -> Peers:
+        """The ranks of a group and their hosts."""
+        if group.group_name not in self._peers:
+            self._peers[group.group_name] = self.compression.topology.peers(group)
+        return self._peers[group.group_name]
 
-    def _key(self, direction: int, step: int) -> Key:
-        rank = dist.get_rank()
-        return Key(seed=self._recipe.seed, step=step, parameter=self._unit.name, rank=rank).fold(
-            direction
-        )
+    def traffic(self, layout: ShardLayout, group: dist.ProcessGroup) -> Traffic:
+        """What a collective over ``group`` needs to know."""
+        return Traffic(layout, self.peers(group), self.compression.ledger)
+
+    def key(self, direction: int, step: int) -> Key:
+        """Names the random numbers of one direction in one step."""
+        seed, rank = self.compression.recipe.seed, dist.get_rank()
+        return Key(seed=seed, step=step, parameter=self.unit.name, rank=rank).fold(direction)
 
 
-class StockAllGather(_Socket):
+class StockAllGather(Socket):
     """FSDP2's own all-gather, counted."""
 
     def __call__(
@@ -69,11 +84,11 @@ class StockAllGather(_Socket):
         async_op: bool = False,
     ) -> dist.Work | None:
         """Gather the shards as they are."""
-        peers = self._topology.peers(group)
-        return stock.all_gather(output_tensor, input_tensor, peers, self._ledger, async_op=async_op)
+        peers, ledger = self.peers(group), self.compression.ledger
+        return stock.all_gather(output_tensor, input_tensor, peers, ledger, async_op=async_op)
 
 
-class StockReduceScatter(_Socket):
+class StockReduceScatter(Socket):
     """FSDP2's own reduce-scatter, counted."""
 
     def __call__(
@@ -85,17 +100,21 @@ class StockReduceScatter(_Socket):
         async_op: bool = False,
     ) -> dist.Work | None:
         """Reduce the gradients as they are."""
-        peers = self._topology.peers(group)
         return stock.reduce_scatter(
-            output_tensor, input_tensor, peers, self._ledger, op, async_op=async_op
+            output_tensor,
+            input_tensor,
+            self.peers(group),
+            self.compression.ledger,
+            op,
+            async_op=async_op,
         )
 
 
-class CompressedReduceScatter(_Socket):
-    """Gradients on the wire in the recipe's format; the result is in FSDP2's ``reduce_dtype``."""
+class CompressedReduceScatter(Socket):
+    """Gradients on the wire in the recipe's formats; the result is in FSDP2's ``reduce_dtype``."""
 
-    def __init__(self, unit: Unit, recipe: Recipe, topology: Topology, ledger: Ledger) -> None:
-        super().__init__(unit, recipe, topology, ledger)
+    def __init__(self, unit: Unit, compression: Compression) -> None:
+        super().__init__(unit, compression)
         self.num_reductions = 0
 
     def __call__(
@@ -104,28 +123,48 @@ class CompressedReduceScatter(_Socket):
         input_tensor: Tensor,
         group: dist.ProcessGroup,
         op: ReduceOp,
-        async_op: bool = False,
+        async_op: bool = False,  # noqa: ARG002 - FSDP2's interface
     ) -> None:
-        """Reduce the gradients of the unit's trained parameters."""
-        layout = self._unit.reduce_layout(input_tensor.dtype)
-        key = self._key(GRADS, self.num_reductions)
-        traffic = self._traffic(layout, group)
-        collectives.reduce_scatter(output_tensor, input_tensor, traffic, key, op)
+        """Reduce the gradients of the unit's trained parameters, now or beside backward."""
+        job = self._job(output_tensor, input_tensor, group, op)
         self.num_reductions += 1
+        is_final = op == dist.ReduceOp.AVG  # FSDP2 divides by itself around a SUM
+        if self.compression.may_defer(self.unit, output_tensor, is_final=is_final):
+            self.compression.reduce_later(job)
+        else:
+            job()
+
+    def _job(
+        self, output: Tensor, contributions: Tensor, group: dist.ProcessGroup, op: ReduceOp
+    ) -> Callable[[], None]:
+        recipe, peers = self.compression.recipe, self.peers(group)
+        key = self.key(GRADS, self.num_reductions)
+        members, exact = self.unit.trained, cast_format(contributions.dtype)
+        layout = self.unit.layout(members, recipe.grad_format, exact)
+        if recipe.grads_within is not None:
+            within = self.unit.layout(members, parse_format(recipe.grads_within), exact)
+            levels = TwoLevels.of(peers)
+            if levels.within.size > 1 and levels.across.size > 1:
+                return functools.partial(
+                    reduce_scatter_in_two_hops,
+                    *(output, contributions, levels, within, layout),
+                    *(self.compression.ledger, key, op),
+                )
+            # a single host, or a single rank on each: there is one hop, and one format
+            layout = within if levels.across.size == 1 else layout
+        traffic = self.traffic(layout, group)
+        return functools.partial(
+            collectives.reduce_scatter, output, contributions, traffic, key, op
+        )
 
 
-class CompressedAllGather(_Socket):
+class CompressedAllGather(Socket):
     """Weights on the wire in the recipe's format; the result is in FSDP2's ``param_dtype``."""
 
     def __init__(
-        self,
-        unit: Unit,
-        recipe: Recipe,
-        topology: Topology,
-        ledger: Ledger,
-        reduce_scatter: StockReduceScatter | CompressedReduceScatter,
+        self, unit: Unit, compression: Compression, reduce_scatter: CompressedReduceScatter
     ) -> None:
-        super().__init__(unit, recipe, topology, ledger)
+        super().__init__(unit, compression)
         self._reduce_scatter = reduce_scatter
 
     def __call__(
@@ -133,17 +172,18 @@ class CompressedAllGather(_Socket):
         output_tensor: Tensor,
         input_tensor: Tensor,
         group: dist.ProcessGroup,
-        async_op: bool = False,
+        async_op: bool = False,  # noqa: ARG002 - FSDP2's interface
     ) -> None:
         """Gather the unit's parameters; within the host, what was gathered before, as it is."""
-        if group.size() != self._unit.world_size:
+        if group.size() != self.unit.world_size:
             # hpZ: the secondary shards hold decoded values, and the link within a host is wide
-            stock.all_gather(output_tensor, input_tensor, self._topology.peers(group), self._ledger)
+            peers, ledger = self.peers(group), self.compression.ledger
+            stock.all_gather(output_tensor, input_tensor, peers, ledger)
         elif input_tensor.dtype == torch.uint8:
             self._gather_mixed(output_tensor, input_tensor, group)
         else:
-            self._check_compute_dtype(input_tensor.dtype)
-            self._gather(output_tensor, input_tensor, self._unit.members, group)
+            check_compute_dtype(self.compression.recipe, input_tensor.dtype)
+            self._gather(output_tensor, input_tensor, self.unit.members, group)
 
     def _gather(
         self,
@@ -152,15 +192,16 @@ class CompressedAllGather(_Socket):
         members: tuple[Member, ...],
         group: dist.ProcessGroup,
     ) -> None:
-        layout = self._unit.gather_layout(members, shard.dtype)
-        key = self._key(WEIGHTS, self._reduce_scatter.num_reductions)
-        collectives.all_gather(output, shard, self._traffic(layout, group), key)
+        fmt = self.compression.recipe.weight_format
+        layout = self.unit.layout(members, fmt, cast_format(shard.dtype))
+        key = self.key(WEIGHTS, self._reduce_scatter.num_reductions)
+        collectives.all_gather(output, shard, self.traffic(layout, group), key)
 
     def _gather_mixed(self, output: Tensor, shard: Tensor, group: dist.ProcessGroup) -> None:
         """Gather parameters of several dtypes, which FSDP2 lays out as bytes, run by run."""
         rows = output.view(group.size(), -1)
         start = 0
-        for dtype, members in _runs(self._unit.members, self._buffer_dtypes(len(shard))):
+        for dtype, members in _runs(self.unit.members, self._buffer_dtypes(len(shard))):
             numel = sum(member.piece_numel for member in members)
             stop = start + numel * dtype.itemsize
             # a copy: bytes at an odd offset cannot be viewed as floats
@@ -169,7 +210,7 @@ class CompressedAllGather(_Socket):
             if dtype in CAST_NAMES:
                 self._gather(whole, piece, members, group)
             else:
-                stock.all_gather(whole, piece, self._topology.peers(group), self._ledger)
+                stock.all_gather(whole, piece, self.peers(group), self.compression.ledger)
             rows[:, start:stop].copy_(whole.view(torch.uint8).view(group.size(), -1))
             start = stop
 
@@ -178,23 +219,24 @@ class CompressedAllGather(_Socket):
         for param_dtype in (None, torch.bfloat16, torch.float32, torch.float16):
             dtypes = [
                 param_dtype if param_dtype and member.dtype.is_floating_point else member.dtype
-                for member in self._unit.members
+                for member in self.unit.members
             ]
-            sizes = zip(self._unit.members, dtypes, strict=True)
+            sizes = zip(self.unit.members, dtypes, strict=True)
             if sum(member.piece_numel * dtype.itemsize for member, dtype in sizes) == slot_bytes:
                 return dtypes
         raise ConfigError(
-            f"the {slot_bytes} bytes that FSDP2 gathers for module {self._unit.name or '(root)'} "
+            f"the {slot_bytes} bytes that FSDP2 gathers for module {self.unit.name or '(root)'} "
             "do not match its parameters; attach compression again after changing them"
         )
 
-    def _check_compute_dtype(self, dtype: torch.dtype) -> None:
-        if self._recipe.strict and CAST_NAMES.get(dtype) != self._recipe.compute:
-            raise ConfigError(
-                f"FSDP2 gathers {dtype} but the recipe says compute={self._recipe.compute}: wrap "
-                "the model with MixedPrecisionPolicy(param_dtype=...) to match, or change the "
-                "recipe's compute"
-            )
+
+def check_compute_dtype(recipe: Recipe, dtype: torch.dtype) -> None:
+    """Raise if FSDP2 computes in another dtype than the recipe says, unless it is not strict."""
+    if recipe.strict and CAST_NAMES.get(dtype) != recipe.compute:
+        raise ConfigError(
+            f"FSDP2 gathers {dtype} but the recipe says compute={recipe.compute}: wrap the model "
+            "with MixedPrecisionPolicy(param_dtype=...) to match, or change the recipe's compute"
+        )
 
 
 def _runs(
@@ -203,31 +245,3 @@ def _runs(
     """Consecutive members whose elements have the same dtype in the buffer."""
     pairs = itertools.groupby(zip(dtypes, members, strict=True), key=lambda pair: pair[0])
     return [(dtype, tuple(member for _, member in run)) for dtype, run in pairs]
-
-
-def attach(unit: Unit, recipe: Recipe, topology: Topology, ledger: Ledger) -> None:
-    """Plug a unit's two sockets in.
-
-    An uncompressed recipe runs through PyTorch's own collectives, counted. Once one direction is
-    compressed both run through ours, a format as wide as the buffer being sent as it is.
-
-    Args:
-        unit: one FSDP2 module.
-        recipe: what travels in which format.
-        topology: which ranks share a host.
-        ledger: where bytes are recorded.
-    """
-    module = unit.module
-    reduce_scatter: StockReduceScatter | CompressedReduceScatter
-    all_gather: StockAllGather | CompressedAllGather
-    if recipe.is_uncompressed:
-        reduce_scatter = StockReduceScatter(unit, recipe, topology, ledger)
-        all_gather = StockAllGather(unit, recipe, topology, ledger)
-    else:
-        # Without this a parameter that one rank did not use is missing from its buffer only,
-        # and the ranks' buffers no longer match. FSDP2 then fills in zero gradients.
-        module.set_reduce_scatter_unused_params(True)
-        reduce_scatter = CompressedReduceScatter(unit, recipe, topology, ledger)
-        all_gather = CompressedAllGather(unit, recipe, topology, ledger, reduce_scatter)
-    module.set_custom_all_gather(all_gather)  # type: ignore[arg-type]  # private base class
-    module.set_custom_reduce_scatter(reduce_scatter)  # type: ignore[arg-type]

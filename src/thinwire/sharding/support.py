@@ -16,7 +16,6 @@ def check_supported(recipe: Recipe) -> None:
     """
     defaults = Recipe()
     for field in (
-        "grads_within",
         "feedback",
         "local_steps",
         "optimizer_states",
@@ -36,6 +35,12 @@ def check_supported(recipe: Recipe) -> None:
         raise ConfigError(
             f"recipe {recipe.name}: stage=1 can be planned but not yet trained with; "
             "use stage=2, which keeps less in memory and sends as much"
+        )
+    resident = recipe.resident_format
+    if resident is not None and str(resident) not in ("fp32", "bf16"):
+        raise ConfigError(
+            f"recipe {recipe.name}: replica={recipe.replica} can be planned but not yet trained "
+            "with; keep the replica in bf16 or fp32"
         )
     if recipe.stage == 0 and recipe.compute != "fp32":
         raise ConfigError(

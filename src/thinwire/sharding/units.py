@@ -8,8 +8,9 @@ checked against the buffer at every call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import nn
@@ -21,7 +22,7 @@ from thinwire.errors import ConfigError
 from thinwire.formats import WireFormat, parse_format
 from thinwire.recipe import Recipe
 
-__all__ = ["Member", "Unit", "find_units"]
+__all__ = ["CAST_NAMES", "Member", "Unit", "cast_format", "find_units"]
 
 CAST_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -38,6 +39,7 @@ class Member:
         dtype: the dtype in which it is kept.
         piece_numel: elements that a rank's slot of the flat buffer reserves for it.
         world_size: number of ranks that share it.
+        is_replicated: whether groups of ranks hold equal shards (HSDP).
     """
 
     owner: nn.Module
@@ -47,12 +49,24 @@ class Member:
     dtype: torch.dtype
     piece_numel: int
     world_size: int
+    is_replicated: bool
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        """The parameter in its present form."""
+        found: nn.Parameter = getattr(self.owner, self.attribute)
+        return found
 
     @property
     def is_trained(self) -> bool:
         """Whether it takes part in gradient reduction now; users freeze and unfreeze."""
-        parameter: nn.Parameter = getattr(self.owner, self.attribute)
-        return parameter.requires_grad
+        return self.parameter.requires_grad
+
+    @property
+    def sharded(self) -> DTensor | None:
+        """The sharded parameter, or ``None`` while it is whole."""
+        parameter = self.parameter
+        return parameter if isinstance(parameter, DTensor) else None
 
 
 class Unit:
@@ -62,11 +76,11 @@ class Unit:
         module: the FSDP2 module.
         name: its full name in the model.
         members: its parameters in the order of the flat buffer.
-        recipe: decides the format of each.
+        recipe: decides which of them travel exactly.
     """
 
     def __init__(
-        self, module: FSDPModule, name: str, members: list[Member], recipe: Recipe
+        self, module: FSDPModule, name: str, members: Iterable[Member], recipe: Recipe
     ) -> None:
         self.module = module
         self.name = name
@@ -79,36 +93,50 @@ class Unit:
         """Number of ranks that share the unit's parameters."""
         return self.members[0].world_size if self.members else 1
 
-    def gather_layout(self, members: tuple[Member, ...], dtype: torch.dtype) -> ShardLayout:
-        """The layout of an all-gather of ``members``, which lie in a buffer of ``dtype``."""
-        return self._layout(members, self._recipe.weight_format, dtype)
+    @property
+    def slot_numel(self) -> int:
+        """Elements of one rank's slot when all parameters are in the buffer."""
+        return sum(member.piece_numel for member in self.members)
 
-    def reduce_layout(self, dtype: torch.dtype) -> ShardLayout:
-        """The layout of a reduce-scatter: the parameters that are trained now."""
-        trained = tuple(member for member in self.members if member.is_trained)
-        return self._layout(trained, self._recipe.grad_format, dtype)
+    @property
+    def trained(self) -> tuple[Member, ...]:
+        """The parameters whose gradients are reduced now."""
+        return tuple(member for member in self.members if member.is_trained)
 
-    def _layout(
-        self, members: tuple[Member, ...], fmt: WireFormat, dtype: torch.dtype
+    def is_exact(self, member: Member) -> bool:
+        """Whether a parameter travels uncompressed."""
+        return self._recipe.travels_exactly(member.name, member.shape)
+
+    def layout(
+        self, members: tuple[Member, ...], fmt: WireFormat, exact: WireFormat
     ) -> ShardLayout:
-        key = (fmt, dtype, *(member.name for member in members))
+        """The layout of a buffer that holds ``members``.
+
+        Args:
+            members: parameters of this unit, in order.
+            fmt: how a parameter travels.
+            exact: how it travels if the recipe wants it uncompressed: a cast to the buffer's dtype.
+        """
+        key = (fmt, exact, *(member.name for member in members))
         if key not in self._layouts:
-            exact = parse_format(CAST_NAMES[dtype])
             self._layouts[key] = ShardLayout(
                 (
                     Piece(
                         name=member.name,
                         numel=member.shape.numel(),
                         piece_numel=member.piece_numel,
-                        format=exact
-                        if self._recipe.travels_exactly(member.name, member.shape)
-                        else fmt,
+                        format=exact if self.is_exact(member) else fmt,
                     )
                     for member in members
                 ),
                 self.world_size,
             )
         return self._layouts[key]
+
+
+def cast_format(dtype: torch.dtype) -> WireFormat:
+    """The format that leaves a dtype as it is."""
+    return parse_format(CAST_NAMES[dtype])
 
 
 def find_units(model: nn.Module, recipe: Recipe) -> list[Unit]:
@@ -123,7 +151,7 @@ def find_units(model: nn.Module, recipe: Recipe) -> list[Unit]:
             compressed collectives do not know.
     """
     units = [
-        Unit(module, name, list(_members(module, name)), recipe)
+        Unit(module, name, _members(module, name), recipe)
         for name, module in model.named_modules()
         if isinstance(module, FSDPModule)
     ]
@@ -135,9 +163,9 @@ def find_units(model: nn.Module, recipe: Recipe) -> list[Unit]:
     return units
 
 
-def _members(module: nn.Module, prefix: str) -> Iterator[Member]:
+def _members(module: FSDPModule, prefix: str) -> Iterator[Member]:
     seen: set[int] = set()
-    for owner, path in _managed_modules(module, prefix):
+    for owner, path in _managed_modules(cast(nn.Module, module), prefix):
         for attribute, parameter in owner.named_parameters(recurse=False):
             # what fully_shard was told to ignore stays an ordinary tensor
             if id(parameter) in seen or not isinstance(parameter, DTensor):
@@ -158,9 +186,7 @@ def _managed_modules(module: nn.Module, prefix: str) -> Iterator[tuple[nn.Module
 def _member(owner: nn.Module, attribute: str, name: str, parameter: DTensor) -> Member:
     shards = [
         (placement.dim, size)
-        for placement, size in zip(
-            parameter.placements, parameter.device_mesh.shape, strict=True
-        )
+        for placement, size in zip(parameter.placements, parameter.device_mesh.shape, strict=True)
         if isinstance(placement, Shard)
     ]
     if len(shards) > 1:
@@ -171,9 +197,7 @@ def _member(owner: nn.Module, attribute: str, name: str, parameter: DTensor) -> 
     dim, world_size = shards[0] if shards else (0, 1)
     shape = parameter.shape
     # FSDP2 pads rows only; along any other dimension it insists on an even split
-    piece_numel = (
-        row_piece_numel(shape, world_size) if dim == 0 else shape.numel() // world_size
-    )
+    piece_numel = row_piece_numel(shape, world_size) if dim == 0 else shape.numel() // world_size
     return Member(
         owner=owner,
         attribute=attribute,
@@ -182,4 +206,5 @@ def _member(owner: nn.Module, attribute: str, name: str, parameter: DTensor) -> 
         dtype=parameter.dtype,
         piece_numel=piece_numel,
         world_size=world_size,
+        is_replicated=len(shards) < parameter.device_mesh.ndim,
     )

@@ -77,9 +77,9 @@ def wrap_fsdp(
 
 def _reshard_after_forward(recipe: Recipe, topology: Topology) -> bool | int | None:
     """FSDP2's argument: ``None`` is its default, which spares the root the second gather."""
-    if recipe.stage == 2 or recipe.replica == "rank":
+    if recipe.stage < 3:
         return False
-    if recipe.replica is None:
+    if recipe.replica != "host":
         return None
     per_host = topology.ranks_per_host
     if per_host is None:

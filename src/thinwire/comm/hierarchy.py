@@ -1,0 +1,161 @@
+"""Two-level reduction: within the host first, across hosts with what is left (ZeRO++ qgZ).
+
+Note: the order of slices. Rank ``h * R + l`` (host h of H, place l of R there) must end with slot
+``h * R + l``. In the first hop it collects, from its neighbours on the host, the slots
+``l, R + l, 2R + l, ...``: those that ranks with its own place own on every host. In the second hop
+it sends each of them home, to the rank with its place on that host.
+
+    hop 1, within host 0           hop 2, across, place 0
+    rank 0 <- slots 0, 2 <- rank 1     rank 0 (host 0) <- slot 0 <- rank 2 (host 1)
+    rank 1 <- slots 1, 3 <- rank 0     rank 2 (host 1) <- slot 2 <- rank 0 (host 0)
+
+One hop sends (W - R) slots across hosts per rank, two hops send (H - 1): R times fewer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire.comm.exchange import exchange
+from thinwire.comm.layout import ShardLayout
+from thinwire.comm.ledger import BF16_BYTES, Ledger
+from thinwire.comm.reduction import ReduceOp, finish_sum
+from thinwire.comm.topology import Peers, even_ranks_per_host
+from thinwire.errors import ConfigError
+from thinwire.wire.key import Key
+
+__all__ = ["TwoLevels", "reduce_scatter_in_two_hops"]
+
+
+@dataclass(frozen=True, slots=True)
+class TwoLevels:
+    """The ranks of a group, split into those on this host and those with this place elsewhere.
+
+    Attributes:
+        peers: all ranks of the group.
+        within: the ranks on this host, in order of their place.
+        across: the ranks with the same place on every host, in order of the hosts.
+    """
+
+    peers: Peers
+    within: Peers
+    across: Peers
+
+    @classmethod
+    def of(cls, peers: Peers) -> TwoLevels:
+        """Split a group.
+
+        Raises:
+            ConfigError: hosts hold different numbers of ranks, or a host's ranks are not
+                consecutive.
+        """
+        per_host = even_ranks_per_host(peers.hosts)
+        if per_host is None:
+            raise ConfigError(
+                "two hops (grads_within, or a replica per host) need the same number of "
+                f"consecutive ranks on every host, but rank by rank the hosts are {peers.hosts}; "
+                "start as many ranks on each host, or leave grads_within and replica=host out"
+            )
+        host, place = divmod(peers.rank, per_host)
+        return cls(
+            peers=peers,
+            within=peers.subset(range(host * per_host, (host + 1) * per_host)),
+            across=peers.subset(range(place, peers.size, per_host)),
+        )
+
+
+def reduce_scatter_in_two_hops(
+    output: Tensor,
+    contributions: Tensor,
+    levels: TwoLevels,
+    within: ShardLayout,
+    across: ShardLayout,
+    ledger: Ledger,
+    key: Key,
+    op: ReduceOp,
+) -> None:
+    """Sum every rank's contributions and keep the own slot, in two hops.
+
+    1. Encode W slots in the format for within the host; send each neighbour on the host the H slots
+       of its place.
+    2. Decode and sum the R contributions of the host in fp32, in rank order: H partial slots.
+    3. Encode them in the format for across hosts; send each to the rank that owns it.
+    4. Decode and sum the H partial slots in fp32, in host order, and apply what ``op`` asks for.
+
+    Bytes sent per rank = (R - 1) * H slots within the host, (H - 1) slots across hosts, each in the
+    format of its hop (arXiv 2306.10209, section 3.3).
+
+    Args:
+        output: fp32 vector of ``within.slot_numel`` elements; overwritten.
+        contributions: vector of W slots, fp32, bf16 or fp16.
+        levels: the group, split.
+        within: layout with the formats of the first hop.
+        across: layout with the formats of the second hop; the same pieces.
+        ledger: where sent bytes are recorded.
+        key: of the random numbers; the rank is part of it.
+        op: SUM, AVG or PREMUL_SUM.
+    """
+    num_hosts, per_host = levels.across.size, levels.within.size
+    place = levels.within.rank
+    slots = contributions.view(num_hosts, per_host, -1)
+    partial = torch.empty(
+        (num_hosts, within.slot_numel), dtype=torch.float32, device=contributions.device
+    )
+    sent_within = _hop(
+        [[(h * per_host + p, slots[h, p]) for h in range(num_hosts)] for p in range(per_host)],
+        [(h * per_host + place, partial[h]) for h in range(num_hosts)],
+        levels.within,
+        within,
+        key.fold(1),
+    )
+    owned = levels.peers.rank
+    sent_across = _hop(
+        [[(h * per_host + place, partial[h])] for h in range(num_hosts)],
+        [(owned, output)],
+        levels.across,
+        across,
+        key.fold(2),
+    )
+    finish_sum(output, op, levels.peers.size)
+    ledger.record(
+        "reduce_scatter",
+        within_bytes=sent_within,
+        across_bytes=sent_across,
+        bf16_bytes=(levels.peers.size - 1) * within.slot_numel * BF16_BYTES,
+        formats=within.formats | across.formats,
+    )
+
+
+def _hop(
+    outgoing: list[list[tuple[int, Tensor]]],
+    sums: list[tuple[int, Tensor]],
+    peers: Peers,
+    layout: ShardLayout,
+    key: Key,
+) -> int:
+    """Send every peer its slots, sum what they send; return the bytes sent to others.
+
+    Args:
+        outgoing: for every peer, the slots it gets: their numbers and values.
+        sums: the slots that this rank collects: their numbers, and where the sums go.
+        peers: those who exchange.
+        layout: how slots are packed.
+        key: of the random numbers.
+    """
+    payloads = []
+    for parts in outgoing:
+        sizes = [layout.packings[slot].wire_bytes for slot, _ in parts]
+        payload = torch.empty(sum(sizes), dtype=torch.uint8, device=parts[0][1].device)
+        for (slot, values), piece in zip(parts, torch.split(payload, sizes), strict=True):
+            layout.packings[slot].encode_into(values, piece, key.fold(slot))
+        payloads.append(payload)
+    sizes = [layout.packings[slot].wire_bytes for slot, _ in sums]
+    received = [torch.empty_like(payloads[peers.rank]) for _ in payloads]
+    exchange(payloads, received, peers)
+    pieces = [torch.split(payload, sizes) for payload in received]
+    for index, (slot, total) in enumerate(sums):
+        layout.packings[slot].decode_sum_into([parts[index] for parts in pieces], total)
+    return sum(len(payload) for peer, payload in enumerate(payloads) if peer != peers.rank)

@@ -1,0 +1,124 @@
+"""Gathers served from resident replicas: one delta a step instead of two gathers.
+
+Note: when deltas leave. At the start of every forward pass of the model each rank compares its
+shards with the replicas, and all ranks agree, in one small all-reduce, on what each unit needs:
+nothing, a delta, or a refresh. The updates are then handed to the sending thread in the order of
+the forward pass, and each unit's gather waits for its own only. Gathers in backward, and those of
+a pass over unchanged weights, send nothing.
+
+Nothing is assumed about who writes to weights: what is compared is their bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from thinwire.comm.sender import Ticket
+from thinwire.comm.stock import all_reduce_max
+from thinwire.sharding.compression import Compression, in_backward
+from thinwire.sharding.fsdp import Socket, check_compute_dtype
+from thinwire.sharding.resident import Change, Resident
+from thinwire.sharding.units import Unit
+
+__all__ = ["ReplicaAllGather", "Residents"]
+
+DELTAS = 3  # separates the random numbers of the deltas from those of other directions
+
+
+class Residents:
+    """The replicas of one model, brought up to date at the start of a forward pass.
+
+    Args:
+        model: the model whose forward passes are watched.
+        compression: what all sockets of the model share.
+    """
+
+    def __init__(self, model: nn.Module, compression: Compression) -> None:
+        self._compression = compression
+        self._sockets: list[ReplicaAllGather] = []
+        self._in_forward = False
+        model.register_forward_pre_hook(self._begin, prepend=True)
+        model.register_forward_hook(self._end, always_call=True)
+
+    def add(self, socket: ReplicaAllGather) -> None:
+        """Take a unit in; units are added in the order of the forward pass."""
+        self._sockets.append(socket)
+
+    def ensure_fresh(self, socket: ReplicaAllGather) -> None:
+        """Bring one unit up to date if it is gathered outside a forward pass of the model."""
+        if not self._in_forward and not in_backward():
+            self._refresh([socket])
+
+    def _begin(self, *_: Any) -> None:
+        self._in_forward = True
+        if not in_backward():
+            self._refresh(self._sockets)
+
+    def _end(self, *_: Any) -> None:
+        self._in_forward = False
+
+    @torch.no_grad()
+    def _refresh(self, sockets: list[ReplicaAllGather]) -> None:
+        if not sockets:
+            return  # a single rank: FSDP2 gathers nothing
+        for socket in sockets:
+            socket.wait()
+        changes = [socket.resident.examine() for socket in sockets]
+        agreed = all_reduce_max(changes, sockets[0].group_peers, self._compression.ledger)
+        for socket, change in zip(sockets, agreed, strict=True):
+            if change != Change.NONE:
+                socket.update(change)
+
+
+class ReplicaAllGather(Socket):
+    """Serves a unit's gathers from its resident replica."""
+
+    def __init__(
+        self,
+        unit: Unit,
+        compression: Compression,
+        residents: Residents,
+    ) -> None:
+        super().__init__(unit, compression)
+        sharded = unit.members[0].sharded
+        assert sharded is not None  # attaching resharded the model
+        self.group_peers = self.peers(sharded.device_mesh.get_group(-1))
+        recipe, ledger = compression.recipe, compression.ledger
+        self.resident = Resident(unit, recipe, self.group_peers, ledger)
+        self._residents = residents
+        self._num_updates = 0
+        self._ticket: Ticket | None = None
+        residents.add(self)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,  # noqa: ARG002 - FSDP2's interface
+        async_op: bool = False,  # noqa: ARG002 - FSDP2's interface
+    ) -> None:
+        """Copy the replica to where FSDP2 wants the gathered weights."""
+        check_compute_dtype(self.compression.recipe, input_tensor.dtype)
+        self._residents.ensure_fresh(self)
+        self.wait()
+        self.resident.read_into(output_tensor)
+
+    def update(self, change: int) -> None:
+        """Send what the ranks agreed on, in the sending thread if there is one."""
+        key = self.key(DELTAS, self._num_updates)
+        self._num_updates += 1
+        sender = self.compression.sender
+        if sender is None:
+            self.resident.update(change, key)
+        else:
+            self._ticket = sender.submit(lambda: self.resident.update(change, key))
+
+    def wait(self) -> None:
+        """Return when an update under way is done."""
+        if self._ticket is not None:
+            self._ticket.wait()
+            self._ticket = None
