@@ -210,7 +210,7 @@ def nan_body(rank: int, size: int) -> None:
     numel = traffic.layout.slot_numel
     grads = torch.ones(numel * size)
     if rank == 1:
-        grads[: numel : 40] = math.nan  # only in rank 1's contribution to rank 0's slot
+        grads[:numel:40] = math.nan  # only in rank 1's contribution to rank 0's slot
     out = torch.empty(numel)
     collectives.reduce_scatter(out, grads, traffic, Key(rank=rank), dist.ReduceOp.SUM)
     assert bool(out.isnan().any()) == (rank == 0)

@@ -1,0 +1,82 @@
+"""Two hops: the same sum, on the rank that owns it, with fewer bytes across hosts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from test_comm_collectives import make_layout, mask_padding, slot_of
+from thinwire.comm.hierarchy import TwoLevels, reduce_scatter_in_two_hops
+from thinwire.comm.ledger import Ledger
+from thinwire.comm.topology import Peers, discover_topology, even_ranks_per_host
+from thinwire.errors import ConfigError
+from thinwire.wire.key import Key
+from world import run_world
+
+
+def world_peers() -> Peers:
+    group = dist.group.WORLD
+    assert group is not None
+    return discover_topology().peers(group)
+
+
+def two_hops_body(rank: int, size: int, within: str, across: str) -> dict[str, int]:
+    levels, ledger = TwoLevels.of(world_peers()), Ledger()
+    near, far = make_layout(within, size), make_layout(across, size)
+    numel = near.slot_numel
+    mine = torch.cat([slot_of(rank * size + slot, numel) for slot in range(size)])
+    out = torch.full((numel,), torch.nan)
+    reduce_scatter_in_two_hops(
+        out, mine, levels, near, far, ledger, Key(seed=3, rank=rank), dist.ReduceOp.AVG
+    )
+    parts = torch.stack([slot_of(other * size + rank, numel) for other in range(size)])
+    real = mask_padding(near, size)[rank]
+    # per hop half a step of each term's block maximum, which no slot's maximum is below
+    steps = {"fp32": 2.0**22, "int8/128": 127, "int4/128": 7}
+    bound = parts.abs().amax(1).sum() * (1 / steps[within] + 1 / steps[across]) / size
+    assert (out - parts.mean(0))[real].abs().max() <= bound
+    assert torch.all(out[~real] == 0)
+    report = ledger.report()
+    hosts, places = levels.across, levels.within
+    packings, per_host = far.packings, places.size
+    expected_across = sum(
+        packings[host * per_host + places.rank].wire_bytes
+        for host in range(hosts.size)
+        if host != hosts.rank
+    )
+    assert report["across_bytes"] == expected_across
+    return {"across": report["across_bytes"], "within": report["within_bytes"]}
+
+
+@pytest.mark.parametrize(("size", "per_host"), [(4, 2), (6, 3), (6, 2)])
+@pytest.mark.parametrize("formats", [("fp32", "fp32"), ("int8/128", "int4/128")])
+def test_two_hops_end_with_the_owners_sum(
+    size: int, per_host: int, formats: tuple[str, str]
+) -> None:
+    run_world(two_hops_body, size, *formats, ranks_per_host=per_host)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ((0, 0, 1, 1), 2),
+        ((5,), 1),
+        ((0, 1, 2), 1),
+        ((0, 0, 0), 3),
+        ((0, 0, 1), None),
+        ((0, 1, 0, 1), None),
+        ((0, 1, 1, 1), None),
+    ],
+)
+def test_even_hosts(hosts: tuple[int, ...], expected: int | None) -> None:
+    assert even_ranks_per_host(hosts) == expected
+
+
+def uneven_body(rank: int, size: int) -> None:
+    with pytest.raises(ConfigError, match="same number of consecutive ranks"):
+        TwoLevels.of(world_peers())
+
+
+def test_uneven_hosts_are_refused() -> None:
+    run_world(uneven_body, 3, ranks_per_host=2)
