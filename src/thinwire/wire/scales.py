@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["FLOAT32_MAX", "SMALLEST_SCALE", "ScaleRule", "divisor_of"]
+__all__ = ["FLOAT32_MAX", "SMALLEST_SCALE", "ScaleRule", "inverse_of"]
 
 FLOAT32_MAX = float(torch.finfo(torch.float32).max)
 
@@ -77,9 +77,9 @@ class ScaleRule:
         return rounded.masked_fill(~finite, math.nan)
 
 
-def divisor_of(scales: Tensor) -> Tensor:
-    """What to divide by: the scale, or Inf where it is 0 or NaN, so that every code becomes 0."""
-    return scales.masked_fill(~(scales > 0), math.inf)
+def inverse_of(scales: Tensor) -> Tensor:
+    """What to multiply by: 1 / scale, or 0 where it is 0 or NaN, so that every code becomes 0."""
+    return (1.0 / scales).masked_fill(~(scales > 0), 0.0)
 
 
 def _round_down(value: float, significant_bits: int) -> float:

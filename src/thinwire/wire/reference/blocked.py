@@ -124,7 +124,7 @@ class BlockedReference(Codec):
         for group in self._groups(x.numel()):
             values = group.values_of(x).float()
             rows = self._encode_rows(values, RandomRows(key=key, first_block=group.first_block))
-            group.scales_of(parts.scales).copy_(rows.scales)
+            group.scales_of(parts.scales).copy_(narrow(rows.scales, parts.scales.dtype))
             if rows.zeros is not None:
                 group.scales_of(parts.zeros).copy_(rows.zeros)
             if rows.shift is not None:

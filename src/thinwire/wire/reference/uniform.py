@@ -16,7 +16,7 @@ from torch import Tensor
 from thinwire.formats import WireFormat
 from thinwire.wire.levels import Levels, draw_shift
 from thinwire.wire.reference.blocked import BlockedReference, EncodedRows, RandomRows
-from thinwire.wire.scales import FLOAT32_MAX, divisor_of
+from thinwire.wire.scales import FLOAT32_MAX, inverse_of
 
 __all__ = ["AffineReference", "ShiftedReference", "SymmetricReference", "uniform_reference"]
 
@@ -56,7 +56,7 @@ class SymmetricReference(_UniformReference):
     def _encode_rows(self, values: Tensor, random: RandomRows) -> EncodedRows:
         levels = self._levels
         scales = self._symmetric_scales(values)
-        steps = values / divisor_of(scales).unsqueeze(1)
+        steps = values * inverse_of(scales).unsqueeze(1)
         codes = self._round(steps, random).clamp(-levels.top, levels.top)
         return EncodedRows(codes=self._stored(codes, scales), scales=scales)
 
@@ -71,7 +71,7 @@ class ShiftedReference(_UniformReference):
         levels = self._levels
         shift = torch.tensor([draw_shift(random.key, self.format.bits)], device=values.device)
         scales = self._symmetric_scales(values)
-        steps = values / divisor_of(scales).unsqueeze(1) - shift
+        steps = values * inverse_of(scales).unsqueeze(1) - shift
         codes = steps.round().clamp(-levels.top, levels.top)
         return EncodedRows(codes=self._stored(codes, scales), scales=scales, shift=shift)
 
@@ -94,8 +94,8 @@ class AffineReference(_UniformReference):
         zeros = self._round_zero(lowest + 0.0).masked_fill(~finite, 0.0)
         half_range = highest * 0.5 - zeros * 0.5
         scales = levels.rule.round(half_range / levels.span * 2.0, finite)
-        half_steps = divisor_of(scales).unsqueeze(1) * 0.5
-        steps = (values * 0.5 - zeros.unsqueeze(1) * 0.5) / half_steps
+        per_half_step = inverse_of(scales * 0.5).unsqueeze(1)
+        steps = (values * 0.5 - zeros.unsqueeze(1) * 0.5) * per_half_step
         codes = self._round(steps, random).clamp(0, levels.top)
         return EncodedRows(codes=self._stored(codes, scales), scales=scales, zeros=zeros)
 

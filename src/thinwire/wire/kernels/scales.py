@@ -1,0 +1,115 @@
+"""The scale of every block of a tile, as in `thinwire.wire.scales`.
+
+The largest magnitude is found on the integer view of the floats: without their sign bit, the bits of
+floats are ordered like the floats, and NaN and Inf come out on top, so that one comparison finds
+them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from thinwire.wire.kernels.compiled import loop
+from thinwire.wire.scales import SMALLEST_SCALE
+
+__all__ = [
+    "INFINITY",
+    "NAN",
+    "extremes",
+    "load_scales",
+    "magnitudes",
+    "round_scales",
+    "store_scales",
+]
+
+INFINITY = np.int32(0x7F800000)
+NAN = np.int32(0x7FC00000)
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_SMALLEST_SCALE = np.float32(SMALLEST_SCALE)
+_NEGATIVE_INFINITY = np.int32(-0x7F800001)  # in the order of `_ordered`
+
+
+@loop
+def magnitudes(values: Any, stride: int, out: Any) -> None:
+    """The largest magnitude of each block, as float bits: int32, one per block of ``stride``."""
+    bits = values.view(np.int32)
+    for block in range(out.size):
+        block_bits = bits[block * stride : (block + 1) * stride]
+        largest = np.int32(0)
+        for i in range(block_bits.size):
+            magnitude = block_bits[i] & _MAGNITUDE
+            largest = magnitude if magnitude > largest else largest
+        out[block] = largest
+
+
+@loop
+def extremes(values: Any, stride: int, lowest: Any, highest: Any) -> None:
+    """The smallest and the largest value of each block, as float bits.
+
+    A block that is not finite gets NaN as its highest value and 0 as its lowest.
+    """
+    bits = values.view(np.int32)
+    for block in range(lowest.size):
+        block_bits = bits[block * stride : (block + 1) * stride]
+        low, high = _MAGNITUDE, np.int32(-0x80000000)
+        for i in range(block_bits.size):
+            ordered = _ordered(block_bits[i])
+            low = ordered if ordered < low else low
+            high = ordered if ordered > high else high
+        finite = low > _NEGATIVE_INFINITY and high < INFINITY
+        lowest[block] = _ordered(low) if finite else np.int32(0)
+        highest[block] = _ordered(high) if finite else NAN
+
+
+@loop
+def round_scales(raw: Any, finite: Any, added: int, mask: int, largest: int) -> None:
+    """Round the float32 scales ``raw`` in place, as `ScaleRule.round` does.
+
+    Args:
+        raw: float32 scales.
+        finite: int32, below `INFINITY` where the block is finite.
+        added, mask: how to cut the bits of a scale.
+        largest: the bits of the largest scale.
+    """
+    bits = raw.view(np.int32)
+    for i in range(raw.size):
+        rounded = np.int32(np.int32(bits[i] + np.int32(added)) & np.int32(mask))
+        rounded = rounded if rounded < np.int32(largest) else np.int32(largest)
+        rounded = rounded if raw[i] >= _SMALLEST_SCALE else np.int32(0)
+        bits[i] = rounded if finite[i] < INFINITY else NAN
+
+
+@loop
+def store_scales(scales: Any, first_block: int, section: Any, num_blocks: int) -> None:
+    """Write scales into their section of the payload, which holds 2 or 4 bytes for each."""
+    bits = scales.view(np.int32)
+    if section.size == 4 * num_blocks:
+        wide = section.view(np.int32)[first_block : first_block + bits.size]
+        for i in range(bits.size):
+            wide[i] = bits[i]
+    else:
+        half = section.view(np.uint16)[first_block : first_block + bits.size]
+        for i in range(bits.size):
+            half[i] = np.uint16(bits[i] >> np.int32(16))
+
+
+@loop
+def load_scales(section: Any, num_blocks: int, first_block: int, scales: Any) -> None:
+    """Read the float32 scales of a tile from their section of the payload."""
+    bits = scales.view(np.int32)
+    if section.size == 4 * num_blocks:
+        wide = section.view(np.int32)[first_block : first_block + bits.size]
+        for i in range(bits.size):
+            bits[i] = wide[i]
+    else:
+        half = section.view(np.uint16)[first_block : first_block + bits.size]
+        for i in range(bits.size):
+            bits[i] = np.int32(half[i]) << np.int32(16)
+
+
+@loop
+def _ordered(bits: Any) -> Any:
+    """Float bits as integers that are ordered like the floats; its own inverse."""
+    return bits ^ ((bits >> np.int32(31)) & _MAGNITUDE)
