@@ -22,7 +22,7 @@ from thinwire.train.verdict import conclude, judge
 
 __all__ = ["ComparisonProgress", "print_comparison"]
 
-UNATTENDED_WIDTH = 140  # of a table that goes to a file or a pipe
+UNATTENDED_WIDTH = 120  # of a table that goes to a file or a pipe
 
 
 class ComparisonProgress:
@@ -119,10 +119,12 @@ def print_comparison(comparison: Comparison, *, page: Path | None) -> None:
 
 def _print_setting(console: Console, setting: Setting) -> None:
     console.print()
+    # a column per recipe: four recipes fit into 80 characters, ten columns of figures do not
     table = Table(title=Text(format_link(setting)), title_justify="left", box=box.SIMPLE)
-    for index, heading in enumerate(headings(setting.runs)):
-        table.add_column(heading, justify="left" if index == 0 else "right", overflow="fold")
-    for row in rows(setting.runs):
+    names, *figures = zip(headings(setting.runs), *rows(setting.runs), strict=True)
+    for index, name in enumerate(names):
+        table.add_column(Text(name), justify="left" if index == 0 else "right", overflow="fold")
+    for row in figures:
         table.add_row(*(Text(cell) for cell in row))
     console.print(table)
     for verdict in judge(setting):

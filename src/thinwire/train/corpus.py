@@ -11,7 +11,7 @@ import hashlib
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ __all__ = ["HELD_OUT", "Corpus", "default_corpus", "open_corpus"]
 HELD_OUT = 0.05  # the last part of the text, never trained on
 SNIFFED_BYTES = 64 * 1024
 MAX_NUL_SHARE = 0.01  # UTF-8 text holds no NUL; a stray one is no reason to refuse a file
-LIBRARY_EXCLUDES = {"test", "tests", "idle_test", "site-packages", "__pycache__", "lib2to3"}
+LIBRARY_EXCLUDES = frozenset({"test", "tests", "idle_test", "site-packages", "__pycache__"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,8 @@ def open_corpus(path: Path, *, scratch: Path) -> Corpus:
         if not files:
             raise InputError(f"text {path}: no text file in this folder")
         return _join(files, scratch / "corpus.txt", source=f"{path} ({len(files)} files)")
+    if path.exists() and not path.is_file():
+        raise InputError(f"text {path}: not a file; give a file of text, or a folder of them")
     if not _is_text(path):
         what = "empty" if path.stat().st_size == 0 else "a binary file, not a text"
         raise InputError(f"text {path}: {what}")
@@ -85,11 +87,8 @@ def default_corpus() -> Corpus:
         InputError: the library's source or the cache folder is not accessible.
     """
     library = Path(sysconfig.get_paths()["stdlib"])
-    files = [
-        file
-        for file in _files_below(library)
-        if file.suffix == ".py" and not LIBRARY_EXCLUDES & set(file.relative_to(library).parts)
-    ]
+    below = _files_below(library, excluded=LIBRARY_EXCLUDES)
+    files = [file for file in below if file.suffix == ".py"]
     if not files:
         raise InputError(f"text {library}: this Python has no library source; give --data PATH")
     version = ".".join(str(part) for part in sys.version_info[:3])
@@ -117,11 +116,14 @@ def _cache_folder() -> Path:
     return folder
 
 
-def _files_below(folder: Path) -> list[Path]:
-    """All visible files below a folder, sorted, so that the text is the same on every machine."""
+def _files_below(folder: Path, *, excluded: Set[str] = frozenset()) -> list[Path]:
+    """All visible files below a folder, sorted, so that the text is the same on every machine.
+
+    Folders whose name is ``excluded`` are not entered.
+    """
     found = []
     for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if name[0] != "." and name not in excluded]
         found += [Path(parent, name) for name in names if not name.startswith(".")]
     return sorted(file for file in found if file.is_file())
 

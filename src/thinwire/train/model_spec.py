@@ -44,12 +44,14 @@ def parse_model(text: str, *, seq_len: int) -> ModelSpec:
     if text.startswith("gpt:"):
         return parse_shape(text)
     path = Path(text)
-    if path.exists() or path.suffix == ".json":
+    if (text and path.exists()) or path.suffix == ".json":
         config = read_config(path)
         _ = config.family  # raises for a JSON file that is no model's config
         return config
     try:
         num_parameters = parse_count(text)
     except ConfigError as error:
+        if text[:1].isdecimal():
+            raise  # a number was meant, and the error says what is wrong with it
         raise ConfigError(f"model {text!r}: no such file or name; use {FORMS}") from error
     return nearest_shape(num_parameters, tokens=seq_len)

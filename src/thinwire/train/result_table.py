@@ -30,9 +30,8 @@ def _columns(runs: Sequence[Run]) -> Mapping[str, Callable[[Run], str]]:
     return {
         "recipe": lambda run: run.recipe,
         "step": lambda run: format_duration(run.step_s.median),
-        "min to max": lambda run: (
-            f"{format_duration(run.step_s.min)} to {format_duration(run.step_s.max)}"
-        ),
+        "step, min": lambda run: format_duration(run.step_s.min),
+        "step, max": lambda run: format_duration(run.step_s.max),
         **(planned if any(run.predicted_step_s is not None for run in runs) else {}),
         "sent per rank": lambda run: format_bytes(run.sent_bytes_per_rank),
         "across hosts": lambda run: format_bytes(run.across_bytes_per_rank),

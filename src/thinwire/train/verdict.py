@@ -124,12 +124,12 @@ def _why_not(setting: Setting, first: Run) -> str:
         )
     if share < COMPUTE_BOUND:
         return (
-            f"The setting is compute-bound: the link alone needs only {100 * share:.0f} % of a step of "
+            f"The setting is compute-bound: the link alone needs {100 * share:.0f} % of a step of "
             f"{first.recipe}, so fewer bytes save less than coding them costs."
         )
     return (
-        f"The link alone needs {100 * share:.0f} % of a step of {first.recipe}, yet what fewer bytes save "
-        "is lost again in coding, or in an exchange that does not fill the link."
+        f"The link alone needs {100 * share:.0f} % of a step of {first.recipe}, yet what fewer "
+        "bytes save is lost again in coding, or in an exchange that does not fill the link."
     )
 
 

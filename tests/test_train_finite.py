@@ -1,0 +1,100 @@
+"""All ranks skip a step together, or none does (a NaN in one rank's shard must not part them)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import thinwire as tw
+from small_models import draw_tokens, make_model, token_loss
+from thinwire.errors import ConfigError, RankError
+from thinwire.recipes import parse_recipe
+from thinwire.train.finite import FiniteCheck
+from world import run_world
+
+WORLD = 3
+
+
+def agree(
+    gradient: Tensor, *, loss: float = 1.0, check: FiniteCheck | None = None
+) -> tuple[int, ...]:
+    chosen = check or FiniteCheck()
+    return chosen.agree(torch.tensor(loss), [torch.ones(3), gradient]).refusing_ranks
+
+
+def decisions_body(rank: int, size: int) -> None:
+    assert agree(torch.ones(4)) == ()
+    # only rank 1 sees it, all decide the same
+    assert agree(torch.tensor([1.0, math.nan if rank == 1 else 1.0])) == (1,)
+    assert agree(torch.tensor([-math.inf if rank == 2 else 1.0])) == (2,)
+    assert agree(torch.ones(1), loss=math.nan if rank == 0 else 1.0) == (0,)
+    assert agree(torch.ones(1), loss=math.inf) == (0, 1, 2)
+    # finite, though its sum and its square are not
+    assert agree(torch.full((10,), 3e38)) == ()
+    # an empty shard says nothing
+    assert agree(torch.empty(0)) == ()
+    assert agree(torch.tensor([math.nan if rank == 1 else 1.0], dtype=torch.bfloat16)) == (1,)
+
+
+def test_all_ranks_decide_the_same() -> None:
+    run_world(decisions_body, WORLD)
+
+
+def mean_body(rank: int, size: int) -> float:
+    return FiniteCheck().agree(torch.tensor(float(rank)), []).mean_loss
+
+
+def test_the_loss_is_averaged_over_ranks() -> None:
+    assert run_world(mean_body, WORLD) == [1.0, 1.0, 1.0]
+
+
+def limit_body(rank: int, size: int) -> str:
+    check = FiniteCheck(max_skips=2)
+    bad = torch.tensor([math.nan if rank == 1 else 1.0])
+    for _ in range(2):
+        agree(bad, check=check)
+    assert agree(torch.ones(1), check=check) == ()  # a good step forgives
+    for _ in range(2):
+        agree(bad, check=check)
+    with pytest.raises(RankError) as raised:
+        agree(bad, check=check)
+    return str(raised.value)
+
+
+def test_too_many_skips_in_a_row_end_all_ranks_with_the_same_words() -> None:
+    words = set(run_world(limit_body, WORLD))
+    assert len(words) == 1
+    assert "3 steps in a row" in (text := words.pop())
+    assert "rank 1" in text
+
+
+def shard_body(rank: int, size: int, recipe: str) -> tuple[bool, tuple[int, ...]]:
+    """A NaN that reaches one rank's shard only: after the reduction, as a broken link would."""
+    model = tw.shard(make_model(), parse_recipe(recipe))
+    torch.autograd.backward(token_loss(model, draw_tokens(0, rank)))
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    check = FiniteCheck()
+    before = check.agree(torch.tensor(1.0), gradients).take_step
+    if rank == 1:
+        local = next(
+            local
+            for gradient in gradients
+            if (local := getattr(gradient, "to_local", lambda g=gradient: g)()).numel()
+        )
+        local.view(-1)[0] = math.nan
+    return before, check.agree(torch.tensor(1.0), gradients).refusing_ranks
+
+
+@pytest.mark.parametrize("recipe", ["zero3:compute=fp32", "ddp:compute=fp32"])
+def test_a_nan_in_one_shard_is_everybodys(recipe: str) -> None:
+    for before, refusing in run_world(shard_body, 2, recipe):
+        assert before
+        assert refusing == (1,)
+
+
+def test_a_negative_limit_is_refused() -> None:
+    with pytest.raises(ConfigError, match="below 0"):
+        FiniteCheck(max_skips=-1)
