@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from thinwire.planner.setting import Setting
 from thinwire.recipe import Recipe
@@ -93,5 +94,5 @@ def drift_rank(recipe: Recipe) -> float:
 
 def _changed(recipe: Recipe, changes: tuple[str, ...]) -> Recipe:
     """A recipe with fields replaced, named so that it can be typed again."""
-    fields = dict(change.split("=") for change in changes)
+    fields: dict[str, Any] = dict(change.split("=") for change in changes)
     return replace(recipe, **fields, name=":".join((recipe.name, *changes)))

@@ -2,8 +2,7 @@
 
 A collective costs latency by message and bytes by bandwidth (alpha-beta):
 
-    ring        call + messages * latency + bytes / (rate * share)     messages wait for each other
-    exchange    call + latency + messages * message + bytes / (rate * share)    all posted at once
+    ring, rounds    call + messages * (latency + message) + bytes / (rate * share)
 
 where the bytes that leave a host pass its one link together, those of other groups included, while
 those within it pass beside them. Under loss a TCP connection does not fill its link: Padhye's
@@ -72,24 +71,24 @@ def call_s(call: Call, cluster: Cluster) -> float:
         return 0.0
     backend, device, link = cluster.backend, cluster.device, cluster.link
     is_ring = call.algorithm == "ring"
-    share = backend.ring_share if is_ring else backend.exchange_share
+    share = backend.ring_share if is_ring else backend.rounds_share
     within_s = call.inner_bytes / (within_bytes_per_s(device) * share)
     across_s = 0.0
     latency_s = device.within_latency_s
     if call.group.is_across:
         latency_s = link.latency_s
-        connections = call.group.sharers * (1 if is_ring else max(1, call.messages))
+        connections = call.group.sharers * (1 if is_ring else call.group.per_host)
         rate = payload_bytes_per_s(link, call.message_bytes, connections)
         across_s = _resent(link) * call.group.sharers * call.egress_bytes / (rate * share)
     moving_s = max(within_s, across_s)
-    if not is_ring:
-        return backend.call_s + latency_s + call.messages * backend.message_s + moving_s
+    waiting_s = call.messages * (latency_s + backend.message_s)
     if call.name == "all_reduce" and backend.has_tree:
         # up and down a tree of ranks, every byte sent at most twice by a rank
         depth = math.ceil(math.log2(call.group.size))
-        tree_s = 2 * depth * latency_s + moving_s * call.group.size / (call.group.size - 1)
-        return backend.call_s + min(tree_s, call.messages * latency_s + moving_s)
-    return backend.call_s + call.messages * latency_s + moving_s
+        tree_s = 2 * depth * (latency_s + backend.message_s)
+        tree_s += moving_s * call.group.size / (call.group.size - 1)
+        return backend.call_s + min(tree_s, waiting_s + moving_s)
+    return backend.call_s + waiting_s + moving_s
 
 
 def within_bytes_per_s(device: Device) -> float:

@@ -38,7 +38,7 @@ class Group:
     @property
     def within(self) -> Group:
         """The ranks of the group on one host."""
-        return Group(size=self.per_host, per_host=self.per_host, sharers=self.sharers)
+        return Group(size=self.per_host, per_host=self.per_host)
 
     @property
     def across(self) -> Group:

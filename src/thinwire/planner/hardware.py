@@ -189,8 +189,8 @@ class Backend:
     Attributes:
         name: ``"gloo"`` or ``"nccl"``.
         ring_share: share of the link that a ring all-gather or all-reduce fills.
-        exchange_share: share that an all-to-all fills.
-        message_s: what one more message of an all-to-all costs.
+        rounds_share: share that exchanges in rounds fill.
+        message_s: what one more message costs besides its latency.
         call_s: what one call costs before its first byte.
         reduce_scatter_passes: how often a stock reduce-scatter sends its input; gloo runs an
             all-reduce inside and keeps a slice, so 2 there.
@@ -203,7 +203,7 @@ class Backend:
 
     name: str
     ring_share: float
-    exchange_share: float
+    rounds_share: float
     message_s: float
     call_s: float
     reduce_scatter_passes: int
@@ -212,12 +212,12 @@ class Backend:
 
     def __post_init__(self) -> None:
         _check_numbers(self, zero=("message_s", "call_s"))
-        for name in ("ring_share", "exchange_share"):
+        for name in ("ring_share", "rounds_share"):
             if getattr(self, name) > 1:
                 raise ConfigError(f"backend {self.name}: {name} is above 1")
         check_sources(
             f"backend {self.name}",
-            ("ring_share", "exchange_share", "message_s", "call_s"),
+            ("ring_share", "rounds_share", "message_s", "call_s"),
             self.sources,
         )
 

@@ -47,6 +47,7 @@ __all__ = [
     "read_cluster_file",
 ]
 
+FIXED = ("name", "kind", "protocol", "sources")
 PARTS = ("cluster", "device", "link", "backend", "host")
 
 
@@ -55,12 +56,12 @@ def device_names() -> tuple[str, ...]:
     return tuple(name for name in _presets("devices") if name != "defaults")
 
 
-def load_device(name: str, changes: Mapping[str, Any] | None = None) -> Device:
+def load_device(name: str, *changes: Mapping[str, Any]) -> Device:
     """A device preset, with some of its numbers replaced.
 
     Args:
         name: of the preset.
-        changes: numbers by attribute, and their ``source``.
+        changes: numbers by attribute, and their ``source``; later ones take precedence.
 
     Raises:
         ConfigError: no such preset or attribute, or a number out of range.
@@ -72,32 +73,32 @@ def load_device(name: str, changes: Mapping[str, Any] | None = None) -> Device:
     defaults = presets["defaults"][preset.get("kind", "cpu" if name == "cpu" else "accelerator")]
     table = {"memory_bytes": None, **defaults, **preset, "name": name}
     table["sources"] = {**defaults["sources"], **preset["sources"]}
-    table = _changed(f"device {name}", table, changes)
+    table = _changed(f"device {name}", table, *changes)
     for curve in ("memory_efficiency", "matmul_efficiency"):
         table[curve] = _curve(f"device {name}: {curve}", table[curve])
     return Device(**{**table, "codec": CodecRates(**table["codec"])})
 
 
-def load_host(kind: str, changes: Mapping[str, Any] | None = None) -> Host:
+def load_host(kind: str, *changes: Mapping[str, Any]) -> Host:
     """The host of a kind of device, with some of its numbers replaced.
 
     Args:
         kind: ``"accelerator"`` or ``"cpu"``.
-        changes: numbers by attribute, and their ``source``.
+        changes: numbers by attribute, and their ``source``; later ones take precedence.
 
     Raises:
         ConfigError: no such attribute, or a number out of range.
     """
     table = {"memory_bytes": None, **_presets("networks")["hosts"][kind]}
-    return Host(**_changed("host", table, changes))
+    return Host(**_changed("host", table, *changes))
 
 
-def load_backend(name: str, changes: Mapping[str, Any] | None = None) -> Backend:
+def load_backend(name: str, *changes: Mapping[str, Any]) -> Backend:
     """A backend preset, with some of its numbers replaced.
 
     Args:
         name: ``"gloo"`` or ``"nccl"``.
-        changes: numbers by attribute, and their ``source``.
+        changes: numbers by attribute, and their ``source``; later ones take precedence.
 
     Raises:
         ConfigError: no such preset or attribute, or a number out of range.
@@ -105,15 +106,16 @@ def load_backend(name: str, changes: Mapping[str, Any] | None = None) -> Backend
     presets = _presets("networks")["backends"]
     if name not in presets:
         raise ConfigError(f"backend {name!r}: not known; use one of {', '.join(presets)}")
-    return Backend(**_changed(f"backend {name}", {**presets[name], "name": name}, changes))
+    return Backend(**_changed(f"backend {name}", {**presets[name], "name": name}, *changes))
 
 
-def load_link(protocol: str, numbers: Mapping[str, Any]) -> Link:
+def load_link(protocol: str, *numbers: Mapping[str, Any]) -> Link:
     """A link of a protocol.
 
     Args:
         protocol: ``"ideal"``, ``"tcp"``, ``"rdma"`` or ``"grpc"``.
-        numbers: ``bit_per_s`` and ``latency_s``, and whatever else is known, with its ``source``.
+        numbers: ``bit_per_s`` and ``latency_s``, and whatever else is known, with their ``source``;
+            later ones take precedence.
 
     Raises:
         ConfigError: no such protocol or attribute, or a number missing or out of range.
@@ -122,7 +124,7 @@ def load_link(protocol: str, numbers: Mapping[str, Any]) -> Link:
     if protocol not in presets:
         raise ConfigError(f"protocol {protocol!r}: not known; use one of {', '.join(presets)}")
     for needed in ("bit_per_s", "latency_s"):
-        if needed not in numbers:
+        if not any(needed in table for table in numbers):
             raise ConfigError(f"link: {needed} is missing; give it")
     preset = presets[protocol]
     table = {
@@ -133,7 +135,7 @@ def load_link(protocol: str, numbers: Mapping[str, Any]) -> Link:
         "efficiency": preset["efficiency"],
         "sources": {"efficiency": preset["source"], "loss": "given: none"},
     }
-    table = _changed("link", table, numbers)
+    table = _changed("link", table, *numbers)
     return Link(**{**table, "efficiency": _curve("link: efficiency", table["efficiency"])})
 
 
@@ -158,21 +160,20 @@ def read_cluster_file(path: Path) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def _changed(
-    owner: str, table: Mapping[str, Any], changes: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def _changed(owner: str, table: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, Any]:
     """A table with some entries replaced, and the sources of those."""
-    changes = dict(changes or {})
-    changes.pop("preset", None)
-    source = changes.pop("source", "given")
-    for key, value in changes.items():
-        if key not in table or key in ("name", "kind", "sources"):
-            known = ", ".join(name for name in table if name not in ("name", "kind", "sources"))
-            raise ConfigError(f"{owner}: {key!r} is not one of {known}")
-        if not _is_like(value, table[key]):
-            raise ConfigError(f"{owner}: {key} = {value!r} is not of the right form")
-    sources = {**table["sources"], **dict.fromkeys(changes, source)}
-    return {**table, **changes, "sources": sources}
+    table = dict(table)
+    for change in changes:
+        entries = {key: value for key, value in change.items() if key not in ("preset", "source")}
+        for key, value in entries.items():
+            if key not in table or key in FIXED:
+                known = ", ".join(name for name in table if name not in FIXED)
+                raise ConfigError(f"{owner}: {key!r} is not one of {known}")
+            if not _is_like(value, table[key]):
+                raise ConfigError(f"{owner}: {key} = {value!r} is not of the right form")
+        sources = dict.fromkeys(entries, change.get("source", "given"))
+        table = {**table, **entries, "sources": {**table["sources"], **sources}}
+    return table
 
 
 def _is_like(value: Any, present: Any) -> bool:

@@ -1,25 +1,29 @@
-"""The collectives of one layer under one recipe, byte by byte as the ledger counts them."""
+"""The collectives of one layer under one recipe, byte by byte as one rank's ledger counts them.
+
+W ranks sit on H hosts of R; rank h * R + l has place l on host h. A slot is what one rank holds of
+the layer.
+
+    gather            ring: (W - 1) slots to the successor
+    reduce            rounds: every other rank's slot, to that rank
+    reduce, two hops  within the host: H slots to each of R - 1; across: one to each of H - 1
+    delta             across: the own slot to each of H - 1; within: H slots to each of R - 1
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from thinwire.formats import WireFormat, parse_format
-from thinwire.planner.call import Call, CodecWork, exchange, ring
+from thinwire.planner.call import Call, CodecWork, Sent
 from thinwire.planner.group import Group
-from thinwire.planner.payload import (
-    Payloads,
-    Piece,
-    even_pieces,
-    row_pieces,
-    slot_payloads,
-)
+from thinwire.planner.payload import Payloads, Piece, even_pieces, row_pieces, slot_payloads
 from thinwire.planner.workload import DTYPE_BYTES, Layer, Parameter
 from thinwire.recipe import Recipe
 
 __all__ = ["LayerCalls"]
 
+AGREEMENT_BYTES = 8  # one int64 a unit
 CASTS = {name: parse_format(name) for name in DTYPE_BYTES}
 
 
@@ -31,13 +35,17 @@ class LayerCalls:
             holds for all of the run.
         recipe: what travels in which format.
         group: the data-parallel ranks.
+        rank: whose ledger it is, within the group.
         stock_passes: how often PyTorch's own reduce-scatter sends its input round.
     """
 
-    def __init__(self, layer: Layer, recipe: Recipe, group: Group, stock_passes: int) -> None:
+    def __init__(
+        self, layer: Layer, recipe: Recipe, group: Group, rank: int, stock_passes: int
+    ) -> None:
         self.layer = layer
         self._recipe = recipe
         self._group = group
+        self._rank = rank
         self._stock_passes = stock_passes
         self.slot_numel = sum(
             row_pieces(parameter.shape, group.size) for parameter in layer.parameters
@@ -50,24 +58,24 @@ class LayerCalls:
         ]
 
     def among(self, group: Group, recipe: Recipe) -> LayerCalls:
-        """The same layer among other ranks, under another recipe."""
-        return LayerCalls(self.layer, recipe, group, self._stock_passes)
+        """The same layer among the ranks of one host, under another recipe."""
+        return LayerCalls(self.layer, recipe, group, self._rank % group.size, self._stock_passes)
 
     def gather(self) -> Call:
         """All-gather of every rank's shard."""
         recipe, group = self._recipe, self._group
         if recipe.is_uncompressed:
             slot_bytes = self.slot_numel * DTYPE_BYTES[recipe.compute]
-            return ring("all_gather", group, slot_bytes, copied_elements=self._whole)
+            return self._ring("all_gather", group, slot_bytes, copied=self._whole)
         fmt = recipe.weight_format
         slot_bytes = self._row_payloads(fmt, recipe.compute).slot_bytes
-        return ring(
+        return self._ring(
             "all_gather",
             group,
             slot_bytes,
             payload_bytes=(group.size + 1) * slot_bytes,
             work=(CodecWork("encode", fmt, self.slot_numel), CodecWork("decode", fmt, self._whole)),
-            copied_elements=self._whole,
+            copied=self._whole,
         )
 
     def gather_within(self) -> Call:
@@ -75,7 +83,47 @@ class LayerCalls:
         group = self._group
         unit_numel = group.size * self.slot_numel // group.per_host
         unit_bytes = unit_numel * DTYPE_BYTES[self._recipe.compute]
-        return ring("all_gather", group.within, unit_bytes, copied_elements=self._whole)
+        return self._ring("all_gather", group.within, unit_bytes, copied=self._whole)
+
+    def delta(self) -> tuple[Call, ...]:
+        """What brings a resident replica up to date: each owner's delta to all who keep its row."""
+        group, fmt = self._group, self._recipe.weight_format
+        payloads = self._row_payloads(fmt, "fp32")
+        own_bytes = payloads.between(self._rank, self._rank + 1)
+        same_place = sum(
+            payloads.between(rank, rank + 1)
+            for rank in range(self._rank % group.per_host, group.size, group.per_host)
+        )
+        is_split = (self._recipe.replica or "").startswith("host")
+        kept = self._whole / group.per_host if is_split else self._whole
+        work = (CodecWork("encode", fmt, self.slot_numel), CodecWork("decode", fmt, kept))
+        hops = []
+        if group.is_across:
+            hops.append((group.across, own_bytes, own_bytes + same_place))
+        if group.per_host > 1 and not is_split:
+            hops.append((group.within, same_place, payloads.total_bytes + same_place))
+        calls = [
+            self._rounds("all_gather", members, [size] * members.size, payload_bytes=held)
+            for members, size, held in hops
+        ]
+        # the codecs work once, however many hops there are
+        return tuple(
+            replace(call, work=work, copied_elements=kept) if call is calls[0] else call
+            for call in calls
+        )
+
+    def read_split_replica(self) -> Call:
+        """A gather served by the ranks of a host, each of which keeps a part of the replica."""
+        group, fmt = self._group, self._recipe.resident_format
+        assert fmt is not None  # only such a replica is read
+        kept_bytes = group.hosts * self.slot_numel * fmt.bits // 8
+        return self._rounds(
+            "all_gather",
+            group.within,
+            [kept_bytes] * group.per_host,
+            payload_bytes=group.per_host * kept_bytes,
+            copied=2 * self._whole,
+        )
 
     def reduce_scatter(self) -> tuple[Call, ...]:
         """Reduce-scatter of gradients, in one hop or in two."""
@@ -83,27 +131,27 @@ class LayerCalls:
         if recipe.is_uncompressed:
             return (self.stock_reduce(group),)
         fmt = recipe.grad_format
+        if recipe.grads_within is not None and group.per_host > 1:
+            inner = parse_format(recipe.grads_within)
+            if group.is_across:
+                return self._two_hops(inner, fmt)
+            fmt = inner
         payloads = self._row_payloads(fmt, "fp32")
-        if recipe.grads_within is not None and group.per_host > 1 and group.is_across:
-            return self._two_hops(parse_format(recipe.grads_within), payloads)
-        work = (CodecWork("encode", fmt, self._whole), CodecWork("sum", fmt, self._whole))
-        return (
-            exchange("reduce_scatter", group, payloads, work=work, copied_elements=self._whole),
-        )
+        return (self._exchange(payloads, fmt, self._whole, copied=self._whole),)
 
     def stock_reduce(self, group: Group) -> Call:
         """PyTorch's own reduce-scatter among some ranks, in the dtype of the gradients."""
         dtype = self._recipe.grads if self._recipe.is_uncompressed else "fp32"
         unit_bytes = self._group.size * self.slot_numel // group.size * DTYPE_BYTES[dtype]
         passes = self._stock_passes
-        return ring(
+        return self._ring(
             "reduce_scatter",
             group,
             unit_bytes,
             passes=passes,
             # an all-reduce inside works on a copy of its input
             payload_bytes=group.size * unit_bytes if passes > 1 else 0.0,
-            copied_elements=self._whole,
+            copied=self._whole,
         )
 
     def all_reduce(self) -> tuple[Call, ...]:
@@ -111,32 +159,30 @@ class LayerCalls:
         recipe, group = self._recipe, self._group
         if recipe.is_uncompressed:
             unit_bytes = self.layer.numel * DTYPE_BYTES[recipe.grads] / group.size
-            return (ring("all_reduce", group, unit_bytes, passes=2),)
-        fmt = recipe.grad_format
+            return (self._ring("all_reduce", group, unit_bytes, passes=2),)
+        fmt, whole = recipe.grad_format, float(self.layer.numel)
 
         def piece(parameter: Parameter, chosen: WireFormat) -> int:
             return even_pieces(parameter.numel, group.size, chosen.block or 1)
 
         payloads = self._payloads(fmt, "fp32", piece)
-        slot = float(self.layer.numel / group.size)
-        whole = float(self.layer.numel)
-        return (
-            exchange(
-                "reduce_scatter",
-                group,
-                payloads,
-                work=(CodecWork("encode", fmt, whole), CodecWork("sum", fmt, whole)),
-                copied_elements=whole,
-            ),
-            ring(
-                "all_gather",
-                group,
-                payloads.slot_bytes,
-                payload_bytes=(group.size + 1) * payloads.slot_bytes,
-                work=(CodecWork("encode", fmt, slot), CodecWork("decode", fmt, whole)),
-                copied_elements=whole,
-            ),
+        encode = CodecWork("encode", fmt, whole / group.size)
+        gather = self._ring(
+            "all_gather",
+            group,
+            payloads.slot_bytes,
+            payload_bytes=(group.size + 1) * payloads.slot_bytes,
+            work=(encode, CodecWork("decode", fmt, whole)),
+            copied=whole,
         )
+        return self._exchange(payloads, fmt, whole, copied=whole), gather
+
+    def agreement(self, units: int) -> Call:
+        """The ranks' agreement on what each of a model's units needs: a number for each."""
+        group = self._group
+        sent_bytes = round(2 * (group.size - 1) / group.size * AGREEMENT_BYTES * units)
+        unit_bytes = sent_bytes / max(1, 2 * (group.size - 1))
+        return self._ring("agreement", group, unit_bytes, passes=2)
 
     def outer(self) -> tuple[Call, ...]:
         """The outer step of local training: each rank's share of the host, averaged across hosts.
@@ -150,41 +196,129 @@ class LayerCalls:
             replace(parameter, shape=(1, -(-parameter.numel // group.per_host)), split=None)
             for parameter in self.layer.parameters
         )
-        layer = replace(self.layer, parameters=shares)
-        calls = LayerCalls(layer, self._recipe, group.across, self._stock_passes)
+        layer, host = replace(self.layer, parameters=shares), self._rank // group.per_host
+        calls = LayerCalls(layer, self._recipe, group.across, host, self._stock_passes)
         return calls.all_reduce()
 
-    def _two_hops(self, inner: WireFormat, across: Payloads) -> tuple[Call, ...]:
+    def _two_hops(self, inner: WireFormat, outer: WireFormat) -> tuple[Call, ...]:
         """Within the host first, then across (arXiv 2306.10209, section 3.3).
 
-        In the first hop a rank sends each neighbour the slots of all ranks that sit where it sits
-        on their hosts; in the second it sends each of those its slot.
+        In the first hop a rank sends each neighbour the slots of all ranks that have its place; in
+        the second it sends each of those its slot.
         """
-        group, outer = self._group, self._recipe.grad_format
-        within = self._row_payloads(inner, "fp32")
-        seats = group.per_host
-        to_seats = Payloads.of(
-            sum(within.between(rank, rank + 1) for rank in range(seat, group.size, seats))
-            for seat in range(seats)
-        )
-        to_hosts = Payloads.of(
-            across.between(rank, rank + 1) for rank in range(seats - 1, group.size, seats)
-        )
-        whole, share = self._whole, self._whole / seats
+        group = self._group
+        within, across = self._row_payloads(inner, "fp32"), self._row_payloads(outer, "fp32")
+        places, place = group.per_host, self._rank % group.per_host
+        to_places = [
+            sum(within.between(rank, rank + 1) for rank in range(other, group.size, places))
+            for other in range(places)
+        ]
+        to_hosts = [across.between(rank, rank + 1) for rank in range(place, group.size, places)]
+        whole, share = self._whole, self._whole / places
         return (
-            exchange(
+            self._rounds(
                 "reduce_scatter",
                 group.within,
-                to_seats,
+                to_places,
+                payload_bytes=sum(to_places) + places * to_places[place],
                 work=(CodecWork("encode", inner, whole), CodecWork("sum", inner, whole)),
-                copied_elements=whole,
+                copied=whole,
             ),
-            exchange(
+            self._rounds(
                 "reduce_scatter",
                 group.across,
                 to_hosts,
+                payload_bytes=2 * sum(to_hosts),
                 work=(CodecWork("encode", outer, share), CodecWork("sum", outer, share)),
             ),
+        )
+
+    def _ring(
+        self,
+        name: str,
+        group: Group,
+        unit_bytes: float,
+        *,
+        passes: int = 1,
+        payload_bytes: float = 0.0,
+        work: tuple[CodecWork, ...] = (),
+        copied: float = 0.0,
+    ) -> Call:
+        """Every rank sends ``passes`` * (W - 1) units to its successor, one after another."""
+        sent_bytes = passes * (group.size - 1) * unit_bytes
+        leaves = group.is_across and (self._rank + 1) % group.per_host == 0
+        return Call(
+            name=name,
+            algorithm="ring",
+            group=group,
+            sent=Sent(0, sent_bytes) if leaves else Sent(sent_bytes, 0),
+            egress_bytes=sent_bytes if group.is_across else 0.0,
+            inner_bytes=sent_bytes if group.per_host > 1 else 0.0,
+            message_bytes=unit_bytes,
+            messages=passes * (group.size - 1),
+            payload_bytes=payload_bytes,
+            work=work,
+            copied_elements=copied,
+        )
+
+    def _rounds(
+        self,
+        name: str,
+        group: Group,
+        sizes: Sequence[int],
+        *,
+        payload_bytes: float,
+        work: tuple[CodecWork, ...] = (),
+        copied: float = 0.0,
+    ) -> Call:
+        """A payload to each of the other ranks of a host, or of the other hosts with the own place.
+
+        Args:
+            name: as in the ledger.
+            group: ``within`` or ``across`` of the data-parallel group.
+            sizes: bytes for each member, this rank included.
+            payload_bytes: that a rank holds during the call.
+            work: for the codecs of one rank.
+            copied: elements copied between flat buffers and parameters.
+        """
+        per_host = self._group.per_host
+        own = self._rank // per_host if group.is_across else self._rank % per_host
+        sent_bytes = sum(sizes) - sizes[own]
+        return Call(
+            name=name,
+            algorithm="rounds",
+            group=group,
+            sent=Sent(0, sent_bytes) if group.is_across else Sent(sent_bytes, 0),
+            egress_bytes=sent_bytes if group.is_across else 0.0,
+            inner_bytes=0.0 if group.is_across else sent_bytes,
+            message_bytes=max(sizes),
+            messages=group.size - 1,
+            payload_bytes=payload_bytes,
+            work=work,
+            copied_elements=copied,
+        )
+
+    def _exchange(
+        self, payloads: Payloads, fmt: WireFormat, numel: float, *, copied: float
+    ) -> Call:
+        """An all-to-all of the whole group: every rank sends every other rank that rank's slot."""
+        group, rank = self._group, self._rank
+        host = group.host_ranks(rank)
+        on_host = payloads.between(host.start, host.stop)
+        own_bytes = payloads.between(rank, rank + 1)
+        across_bytes = payloads.total_bytes - on_host
+        return Call(
+            name="reduce_scatter",
+            algorithm="rounds",
+            group=group,
+            sent=Sent(on_host - own_bytes, across_bytes),
+            egress_bytes=group.per_host * across_bytes,
+            inner_bytes=on_host - own_bytes,
+            message_bytes=payloads.slot_bytes,
+            messages=group.size - 1,
+            payload_bytes=payloads.total_bytes + group.size * own_bytes,
+            work=(CodecWork("encode", fmt, numel), CodecWork("sum", fmt, numel)),
+            copied_elements=copied,
         )
 
     def _row_payloads(self, fmt: WireFormat, exact: str) -> Payloads:

@@ -66,8 +66,8 @@ def layer_memory(
     return LayerMemory(
         count=layer.count,
         gathered=float(whole),
-        flat_forward=float(whole) if traffic.forward else 0.0,
-        flat_backward=float(whole) if traffic.backward else 0.0,
+        flat_forward=float(whole) if traffic.gathers_in_forward else 0.0,
+        flat_backward=float(whole) if traffic.gathers_in_backward else 0.0,
         gradients=float(width * layer.numel),
         reduction=reduction,
         reduce_payloads=max((call.payload_bytes for call in traffic.reduce), default=0.0),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 
 __all__ = ["DeviceBytes", "HostBytes", "Memory"]
 
@@ -41,7 +41,7 @@ class DeviceBytes:
     @property
     def total(self) -> float:
         """All terms together."""
-        return sum(getattr(self, item.name) for item in fields(self))
+        return sum(astuple(self))
 
     def to_json(self) -> dict[str, int]:
         """Every term and the total, in whole bytes."""
@@ -72,7 +72,7 @@ class HostBytes:
     @property
     def total(self) -> float:
         """All terms in memory together."""
-        return sum(getattr(self, item.name) for item in fields(self)) - self.disk
+        return sum(astuple(self)) - self.disk
 
     def to_json(self) -> dict[str, int]:
         """Every term and the total, in whole bytes."""

@@ -47,11 +47,6 @@ class Payloads:
 
     runs: tuple[tuple[int, int, int], ...]
 
-    @classmethod
-    def of(cls, sizes: Iterable[int]) -> Payloads:
-        """Payloads of given bytes, one for each rank."""
-        return cls(tuple((rank, rank + 1, size) for rank, size in enumerate(sizes)))
-
     @property
     def size(self) -> int:
         """Number of ranks."""

@@ -57,10 +57,15 @@ class Plan:
         }
 
 
-def make_plan(setting: Setting, recipes: Sequence[Recipe]) -> Plan:
+def make_plan(setting: Setting, recipes: Sequence[Recipe], *, limit: int | None = None) -> Plan:
     """Predict every recipe and choose.
 
     The choice is the fastest that fits; among recipes within 1 % of it, the one that loses least.
+
+    Args:
+        setting: workload and cluster.
+        recipes: what to compare.
+        limit: keep no more predictions than this, the best ones; ``None``: all.
 
     Raises:
         ConfigError: no recipe, or one that the device cannot compute.
@@ -80,11 +85,11 @@ def make_plan(setting: Setting, recipes: Sequence[Recipe]) -> Plan:
     )
     return Plan(
         setting=setting,
-        predictions=(*fitting, *failing),
+        predictions=(*fitting, *failing)[:limit],
         choice=fitting[0] if fitting else None,
         cheapest=cheapest,
         break_even_bit_per_s=rate,
-        reasons=explain(setting, fitting, failing, cheapest, rate),
+        reasons=explain(setting, fitting[:limit], failing[:limit], cheapest, rate),
     )
 
 

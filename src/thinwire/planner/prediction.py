@@ -22,7 +22,7 @@ from thinwire.planner.timeline import MicroBatchTimeline
 from thinwire.planner.traffic import recipe_traffic
 from thinwire.recipe import Recipe
 
-__all__ = ["Fit", "Prediction", "StepTime", "predict", "predict_timeline", "step_s"]
+__all__ = ["Fit", "Prediction", "StepTime", "predict", "predict_timeline", "sent_by", "step_s"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +104,31 @@ def predict(setting: Setting, recipe: Recipe) -> Prediction:
     return Prediction(
         recipe=recipe,
         time=_time(step),
-        sent=step.sent(),
+        sent=_most_sent(setting, recipe, step),
         memory=memory,
         fit=_fit(setting, memory),
     )
+
+
+def sent_by(setting: Setting, recipe: Recipe, rank: int) -> Sent:
+    """What one data-parallel rank's ledger counts in a step.
+
+    The ledger rounds a stock all-reduce bucket by bucket: where W does not divide DDP's buckets,
+    it may be off by half a byte for each.
+    """
+    return Step(setting, recipe, recipe_traffic(setting, recipe, rank)).sent()
+
+
+def _most_sent(setting: Setting, recipe: Recipe, of_last: Step) -> Sent:
+    """What the rank sends that sends most: the first, which holds most, or the last.
+
+    An exchange has the rank with the shortest slot send most, a delta the one with the longest;
+    and in a ring the last rank of a host sends across.
+    """
+    candidates = [of_last.sent()]
+    if recipe.resident_format is not None:
+        candidates.append(sent_by(setting, recipe, 0))
+    return max(candidates, key=lambda sent: (sent.total_bytes, sent.across_bytes))
 
 
 def step_s(setting: Setting, recipe: Recipe) -> float:

@@ -9,6 +9,7 @@ from thinwire.planner.group import Group, Parallelism
 from thinwire.planner.hardware import Cluster
 from thinwire.planner.timeline import Overlap
 from thinwire.planner.workload import Layer, Workload
+from thinwire.recipe import Recipe
 
 __all__ = ["Setting"]
 
@@ -64,13 +65,21 @@ class Setting:
         """Micro-batches whose activations the first pipeline stage keeps at once (1F1B)."""
         return min(self.accumulate, self.parallelism.pp)
 
-    @property
-    def lanes(self) -> Overlap:
-        """What runs beside compute."""
+    def lanes(self, recipe: Recipe) -> Overlap:
+        """What runs beside compute under a recipe.
+
+        On accelerators FSDP2's and DDP's own streams, though a replica's deltas are sent before
+        forward. On CPUs DDP's own reductions, and what goes through the sending thread: deltas,
+        and the compressed reductions of a step's only micro-batch.
+        """
         if self.overlap is not None:
             return self.overlap
-        overlaps = self.cluster.device.overlaps
-        return Overlap(gather=overlaps, reduce=overlaps)
+        is_resident = recipe.resident_format is not None
+        if self.cluster.device.overlaps:
+            return Overlap(gather=not is_resident, reduce=True)
+        if recipe.is_uncompressed or recipe.stage == 0:
+            return Overlap(gather=False, reduce=recipe.stage == 0 and recipe.is_uncompressed)
+        return Overlap(gather=False, reduce=self.accumulate == 1, ahead=is_resident)
 
     def root(self) -> Layer:
         """The root as one tensor-parallel rank holds it."""

@@ -62,8 +62,10 @@ def held_states(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> Sta
     width = DTYPE_BYTES[recipe.compute]
     moments = MOMENTS * parse_format(recipe.optimizer_states).wire_bytes(share)
     replica = 0.0
-    if recipe.replica == "rank":
-        replica = float(width * whole)
+    if recipe.resident_format is not None and group.size > 1:
+        is_split = (recipe.replica or "").startswith("host")
+        kept = group.hosts if is_split else group.size
+        replica = recipe.resident_format.bits / 8 * kept * share
     elif recipe.replica == "host" and group.per_host > 1:
         # one rank per host simply keeps what it gathered
         replica = width * whole / group.per_host

@@ -14,7 +14,7 @@ from thinwire.planner.offload import offload_time
 from thinwire.planner.operation import Operation
 from thinwire.planner.setting import Setting
 from thinwire.planner.states import held_states
-from thinwire.planner.timeline import LayerTimes, MicroBatchTimeline, simulate
+from thinwire.planner.timeline import LayerTimes, MicroBatchTimeline, Overlap, simulate
 from thinwire.planner.traffic import LayerTraffic, MicroBatch, RecipeTraffic, micro_batches
 from thinwire.planner.workload import DTYPE_BYTES, Layer
 from thinwire.recipe import Recipe
@@ -64,6 +64,8 @@ class Step:
             yield from _repeated(reductions["partial"] * count, traffic.partial)
             yield from _repeated(count, traffic.update)
             yield from _repeated(count / self._recipe.local_steps, traffic.outer)
+            yield from _repeated(self._setting.accumulate * count * traffic.reads, traffic.serve)
+        yield from _repeated(self._setting.accumulate, self._traffic.agreement)
 
     def wire_s(self) -> float:
         """Seconds of all messages, hidden or not."""
@@ -77,8 +79,11 @@ class Step:
     def codec_s(self) -> float:
         """Seconds of all codecs and copies between buffers, hidden or not."""
         seconds = sum(times * codec_s(call, self._device) for times, call in self.calls())
-        served = sum(item.layer.count * self._served_s(item) for item in self._traffic)
-        return seconds + 2 * self._setting.accumulate * served + self._states_codec_s
+        served_s = sum(
+            item.layer.count * item.reads * item.served_elements for item in self._traffic
+        )
+        served_s /= self._device.copy_elements_per_s
+        return seconds + self._setting.accumulate * served_s + self._states_codec_s
 
     def compute_s(self) -> float:
         """Seconds of arithmetic, the update included where the device does it."""
@@ -89,7 +94,7 @@ class Step:
 
     def offload_s(self) -> float:
         """Seconds that copies, the host's update and the disk add."""
-        offload, overlap = self._offload, self._setting.lanes
+        offload, overlap = self._offload, self._overlap
         last = self._timelines[-1]
         hidden_s = last.end_s - last.forward_s if overlap.reduce else 0.0
         seconds = max(0.0, offload.down_s - hidden_s) + offload.update_s + offload.up_s
@@ -116,12 +121,17 @@ class Step:
         for traffic in self._traffic:
             outer_s = self._calls_s(traffic.outer) / self._recipe.local_steps
             seconds += traffic.layer.count * (self._calls_s(traffic.update) + outer_s)
+        seconds += self._setting.accumulate * self._calls_s(self._traffic.agreement)
         seconds += self._update_s + self._states_codec_s + self._between_stages_s
         return seconds + self.offload_s() + self.bubble_s()
 
     def drawn(self) -> MicroBatchTimeline:
         """The last micro-batch, every layer simulated."""
         return self._simulate(self._micro_batches[-1], drawn=True)
+
+    @property
+    def _overlap(self) -> Overlap:
+        return self._setting.lanes(self._recipe)
 
     @property
     def _layers(self) -> list[Layer]:
@@ -139,31 +149,49 @@ class Step:
             for item in self._traffic.layers
         ]
         last = LayerTimes(label="head", forward_s=head.forward_s, backward_s=head.backward_s)
-        return simulate(root, runs, last, self._setting.lanes, drawn=drawn)
+        return simulate(root, runs, last, self._overlap, drawn=drawn)
 
     def _times(
         self, label: str, traffic: LayerTraffic, kind: MicroBatch, time: ComputeTime
     ) -> LayerTimes:
         layer = traffic.layer
-        reduce = {"full": traffic.reduce, "partial": traffic.partial, "none": ()}[kind.reduction]
-        served_s = self._served_s(traffic)
+        calls = {"full": traffic.reduce, "partial": traffic.partial, "none": ()}[kind.reduction]
+        forward = traffic.forward if kind.gathers else ()
+        gather_s, encoding_s = self._beside(forward, by_thread=self._overlap.ahead)
+        reduce_s, reducing_s = self._beside(calls, by_thread=self._overlap.reduce)
+        read_s = self._read_s(traffic)
         return LayerTimes(
             label=label,
             count=layer.count,
-            forward_s=time.forward_s + self._blocking_s(layer) + served_s,
-            backward_s=time.backward_s + self._blocking_s(layer, backward=True) + served_s,
-            gather_forward_s=self._calls_s(traffic.forward) if kind.gathers else 0.0,
+            forward_s=time.forward_s + self._blocking_s(layer) + read_s + encoding_s,
+            backward_s=time.backward_s
+            + self._blocking_s(layer, backward=True)
+            + (read_s if traffic.reads > 1 else 0.0)
+            + reducing_s,
+            gather_forward_s=gather_s,
             gather_backward_s=self._calls_s(traffic.backward),
-            reduce_s=self._calls_s(reduce),
+            reduce_s=reduce_s,
         )
+
+    def _beside(self, calls: Iterable[Call], *, by_thread: bool) -> tuple[float, float]:
+        """Seconds of calls on the wire lane, and those that fall to the compute lane.
+
+        A sending thread waits for the wire beside compute, but its codecs share compute's core.
+        """
+        wire_s = sum(call_s(call, self._cluster) for call in calls)
+        codecs_s = sum(codec_s(call, self._device) for call in calls)
+        if by_thread and not self._device.overlaps:
+            return wire_s, codecs_s
+        return wire_s + codecs_s, 0.0
 
     def _calls_s(self, calls: Iterable[Call]) -> float:
         """Seconds of calls one after another, codecs included."""
         return sum(call_s(call, self._cluster) + codec_s(call, self._device) for call in calls)
 
-    def _served_s(self, traffic: LayerTraffic) -> float:
+    def _read_s(self, traffic: LayerTraffic) -> float:
         """Seconds to read a layer's parameters out of a replica, once."""
-        return traffic.served_elements / self._device.copy_elements_per_s
+        copied_s = traffic.served_elements / self._device.copy_elements_per_s
+        return copied_s + self._calls_s(traffic.serve)
 
     def _blocking_s(self, layer: Layer, *, backward: bool = False) -> float:
         """Seconds of a layer's tensor-parallel messages, which compute waits for."""

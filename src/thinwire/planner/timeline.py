@@ -6,9 +6,9 @@
                  compute      [b2       ][b1       ][b0       ]
 
 Where communication has a stream of its own, a layer's gather starts when the layer before it
-starts to compute (FSDP2's prefetch), and its reduction when its backward is done. Where it has
-none, as on CPUs, everything waits for everything. The wire carries one collective at a time, in
-the order of request.
+starts to compute (FSDP2's prefetch), and its reduction when its backward is done. A sending thread,
+as compression has on CPUs, takes reductions, and the deltas of all layers at once when forward
+starts. What has neither waits. The wire carries one collective at a time, in the order of request.
 
 Note: runs. Nothing here depends on absolute time. So once a layer moves both lanes by the same
 amount, every equal layer after it moves them by that amount again, and the rest of the run is one
@@ -32,10 +32,12 @@ class Overlap:
     Attributes:
         gather: gathers of the next layer.
         reduce: reductions of the layer before.
+        ahead: gathers before forward are all requested when it starts.
     """
 
     gather: bool
     reduce: bool
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +106,13 @@ class _Clock:
     late_reduce_s: float = 0.0
     lanes: list[Lane] = field(default_factory=list)
 
-    def gather(self, duration_s: float, label: str) -> float:
+    def gather(self, duration_s: float, label: str, *, is_forward: bool) -> float:
         """Put a gather on the wire; returns when its layer may start."""
         if not duration_s:
             return self.compute_s
         earliest_s = self.issue_s if self.overlap.gather else self.compute_s
+        if self.overlap.ahead and is_forward:
+            earliest_s = 0.0
         return max(self.compute_s, self._send(earliest_s, duration_s, label))
 
     def compute(self, start_s: float, duration_s: float, label: str) -> None:
@@ -172,21 +176,21 @@ def simulate(
         drawn: whether every layer is simulated, for a picture that shows them all.
     """
     clock = _Clock(overlap)
-    start_s = clock.gather(root.gather_forward_s, "root gather")
+    start_s = clock.gather(root.gather_forward_s, "root gather", is_forward=True)
     clock.compute(start_s, root.forward_s, "root")
     for run in runs:
         for _ in clock.layers(run.count, drawn=drawn):
-            start_s = clock.gather(run.gather_forward_s, f"{run.label} gather")
+            start_s = clock.gather(run.gather_forward_s, f"{run.label} gather", is_forward=True)
             clock.compute(start_s, run.forward_s, run.label)
     clock.compute(clock.compute_s, head.forward_s, "head")
     forward_s = clock.compute_s
     clock.compute(clock.compute_s, head.backward_s, "head backward")
     for run in reversed(runs):
         for _ in clock.layers(run.count, drawn=drawn):
-            start_s = clock.gather(run.gather_backward_s, f"{run.label} gather")
+            start_s = clock.gather(run.gather_backward_s, f"{run.label} gather", is_forward=False)
             clock.compute(start_s, run.backward_s, f"{run.label} backward")
             clock.reduce(run.reduce_s, f"{run.label} reduce")
-    start_s = clock.gather(root.gather_backward_s, "root gather")
+    start_s = clock.gather(root.gather_backward_s, "root gather", is_forward=False)
     clock.compute(start_s, root.backward_s, "root backward")
     clock.reduce(root.reduce_s, "root reduce")
     return MicroBatchTimeline(clock.finish(), forward_s, tuple(clock.lanes))

@@ -4,8 +4,8 @@
     stage 1      reduce-scatter of gradients, gather of updated parameters      2P a step
     stage 2      gather before forward, reduce-scatter            2P a micro-batch
     stage 3      gather before forward and before backward, reduce-scatter      3P a micro-batch
-    replica      per rank: one gather a step, both gathers of stage 3 served from memory;
-                 per host: the second gather stays within the host
+    hpZ          as stage 3, but the second gather stays within the host
+    replica      one delta a step, both gathers of stage 3 served from memory, or by the host
 
 (arXiv 1910.02054, section 7, and 2306.10209; each times (W-1)/W.) A micro-batch that is not the
 last one reduces too under ``accumulate=sync``, within the host under ``within``, and not at all
@@ -40,7 +40,9 @@ class LayerTraffic:
         partial: reduction within the host only, of a micro-batch that is not the last.
         update: gathers after the optimizer step.
         outer: exchange across hosts, once in ``local_steps`` steps.
-        served_elements: parameters copied from a replica, in each of forward and backward.
+        serve: gathers within the host from a replica split over it, at every read.
+        served_elements: parameters copied from a replica, at every read.
+        reads: of a replica in a micro-batch: before forward, and before backward.
     """
 
     layer: Layer
@@ -51,7 +53,19 @@ class LayerTraffic:
     partial: tuple[Call, ...] = ()
     update: tuple[Call, ...] = ()
     outer: tuple[Call, ...] = ()
+    serve: tuple[Call, ...] = ()
     served_elements: float = 0.0
+    reads: int = 0
+
+    @property
+    def gathers_in_forward(self) -> bool:
+        """Whether FSDP2 gathers it before forward, over the wire or from a replica."""
+        return bool(self.forward)
+
+    @property
+    def gathers_in_backward(self) -> bool:
+        """Whether FSDP2 gathers it before backward, over the wire or from a replica."""
+        return bool(self.backward) or self.reads > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +75,12 @@ class RecipeTraffic:
     Attributes:
         root: of the root.
         layers: of the runs of layers, in the order of forward.
+        agreement: before every forward, on which layers of a replica need an update.
     """
 
     root: LayerTraffic
     layers: tuple[LayerTraffic, ...]
+    agreement: tuple[Call, ...] = ()
 
     def __iter__(self) -> Iterator[LayerTraffic]:
         yield self.root
@@ -97,7 +113,9 @@ def micro_batches(recipe: Recipe, accumulate: int) -> tuple[MicroBatch, ...]:
         return (MicroBatch(1, gathers=True, reduction="full"),)
     early = {"sync": "full", "within": "partial", "keep": "none"}[recipe.accumulate]
     # parameters that stay whole while gradients do are gathered once a step
-    regathers = recipe.stage == 3 or recipe.accumulate != "keep"
+    regathers = recipe.resident_format is None and (
+        recipe.stage == 3 or recipe.accumulate != "keep"
+    )
     kinds = (
         MicroBatch(1, gathers=True, reduction=early),
         MicroBatch(accumulate - 2, gathers=regathers, reduction=early),
@@ -106,19 +124,27 @@ def micro_batches(recipe: Recipe, accumulate: int) -> tuple[MicroBatch, ...]:
     return tuple(kind for kind in kinds if kind.count)
 
 
-def recipe_traffic(setting: Setting, recipe: Recipe) -> RecipeTraffic:
-    """The calls of every layer."""
+def recipe_traffic(setting: Setting, recipe: Recipe, rank: int | None = None) -> RecipeTraffic:
+    """The calls of every layer.
+
+    Args:
+        setting: workload and cluster.
+        recipe: what travels in which format.
+        rank: whose bytes, within the data-parallel group; by default the last one's.
+    """
+    rank = setting.group.size - 1 if rank is None else rank
     group, passes = setting.group, setting.cluster.backend.reduce_scatter_passes
 
     def traffic(layer: Layer, *, is_root: bool = False) -> LayerTraffic:
-        calls = LayerCalls(layer, recipe, group, passes)
+        calls = LayerCalls(layer, recipe, group, rank, passes)
         return _layer_traffic(calls, recipe, group, is_root=is_root)
 
-    layers = (run for layer in setting.layers() for run in _alike(layer, recipe))
-    return RecipeTraffic(
-        root=traffic(setting.root(), is_root=True),
-        layers=tuple(traffic(layer) for layer in layers),
-    )
+    layers = tuple(traffic(run) for layer in setting.layers() for run in _alike(layer, recipe))
+    agreement: tuple[Call, ...] = ()
+    if recipe.resident_format is not None and group.size > 1:
+        root_calls = LayerCalls(setting.root(), recipe, group, rank, passes)
+        agreement = (root_calls.agreement(1 + sum(item.layer.count for item in layers)),)
+    return RecipeTraffic(traffic(setting.root(), is_root=True), layers, agreement)
 
 
 def _alike(layer: Layer, recipe: Recipe) -> Iterator[Layer]:
@@ -165,11 +191,21 @@ def _layer_traffic(
     gather = (calls.gather(),)
     if recipe.stage == 1:
         return replace(silent, update=gather)
-    if recipe.replica == "rank":
-        return replace(silent, update=gather, served_elements=float(layer.numel))
+    if recipe.resident_format is not None:
+        is_split = (recipe.replica or "").startswith("host") and group.per_host > 1
+        serve = (calls.read_split_replica(),) if is_split else ()
+        served = 0.0 if is_split else float(layer.numel)
+        return replace(
+            silent,
+            forward=calls.delta(),
+            serve=serve,
+            served_elements=served,
+            reads=1 if is_root else 2,
+        )
     backward: tuple[Call, ...] = ()
     if recipe.stage == 3 and recipe.replica is None and not is_root:
         backward = gather
     elif recipe.replica == "host" and group.per_host > 1:
-        backward = (calls.gather_within(),)
+        # on a single host the smaller group is the whole one, and gathers as in forward
+        backward = (calls.gather_within(),) if group.is_across else gather
     return replace(silent, forward=gather, backward=backward)
