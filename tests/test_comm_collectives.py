@@ -15,6 +15,7 @@ from thinwire.comm.exchange import exchange
 from thinwire.comm.layout import Piece, ShardLayout, row_piece_numel
 from thinwire.comm.ledger import Ledger
 from thinwire.comm.reduction import ReduceOp
+from thinwire.comm.sender import run_now
 from thinwire.comm.topology import discover_topology
 from thinwire.errors import ConfigError, StateError
 from thinwire.formats import parse_format
@@ -51,6 +52,10 @@ def slot_of(rank: int, numel: int, dtype: torch.dtype = torch.float32) -> Tensor
     # magnitudes that differ a millionfold between ranks: scales must travel with their payload
     generator = torch.Generator().manual_seed(rank)
     return (torch.randn(numel, generator=generator) * 10.0 ** (3 * (rank % 3) - 3)).to(dtype)
+
+
+def run_reduce(out: Tensor, mine: Tensor, traffic: Traffic, key: Key, op: ReduceOp) -> None:
+    run_now(collectives.reduce_scatter(out, mine, traffic, key, op))
 
 
 def fingerprint(tensor: Tensor) -> int:
@@ -123,7 +128,7 @@ def reduce_body(rank: int, size: int, fmt: str, op_name: str) -> None:
     mine = torch.cat([slot_of(rank * size + slot, numel) for slot in range(size)])
     out = torch.full((numel,), torch.nan)
     key = Key(seed=1, step=2, parameter="x", rank=rank)
-    collectives.reduce_scatter(out, mine, traffic, key, op)
+    run_reduce(out, mine, traffic, key, op)
     real = mask_padding(traffic.layout, size)[rank]
     parts = torch.stack([slot_of(other * size + rank, numel) for other in range(size)])
     expected = torch.zeros(numel)
@@ -151,7 +156,7 @@ def exact_reduce_body(rank: int, size: int) -> None:
     numel = traffic.layout.slot_numel
     mine = torch.cat([slot_of(rank * size + slot, numel) for slot in range(size)])
     out = torch.empty(numel)
-    collectives.reduce_scatter(out, mine, traffic, Key(), dist.ReduceOp.SUM)
+    run_reduce(out, mine, traffic, Key(), dist.ReduceOp.SUM)
     expected = slot_of(rank, numel)
     for other in range(1, size):
         expected = expected + slot_of(other * size + rank, numel)
@@ -175,7 +180,7 @@ def reduced_precision_body(rank: int, size: int) -> None:
         traffic = Traffic(layout, discover_topology().peers(group), Ledger())
         grads = torch.full((256,), magnitude, dtype=torch.float16)
         out = torch.empty(layout.slot_numel, dtype=torch.float16)
-        collectives.reduce_scatter(out, grads, traffic, Key(rank=rank), dist.ReduceOp.AVG)
+        run_reduce(out, grads, traffic, Key(rank=rank), dist.ReduceOp.AVG)
         # int8 holds a constant block to 1/127; fp16's smallest step is 6e-8 itself
         assert torch.allclose(out.float(), grads[: out.numel()].float(), rtol=1 / 127, atol=0)
 
@@ -212,7 +217,7 @@ def nan_body(rank: int, size: int) -> None:
     if rank == 1:
         grads[:numel:40] = math.nan  # only in rank 1's contribution to rank 0's slot
     out = torch.empty(numel)
-    collectives.reduce_scatter(out, grads, traffic, Key(rank=rank), dist.ReduceOp.SUM)
+    run_reduce(out, grads, traffic, Key(rank=rank), dist.ReduceOp.SUM)
     assert bool(out.isnan().any()) == (rank == 0)
 
 
@@ -226,9 +231,7 @@ def refusal_body(rank: int, size: int) -> None:
     with pytest.raises(StateError, match="attach it again"):
         collectives.all_gather(torch.empty(size * numel + 1), torch.empty(numel), traffic, Key())
     with pytest.raises(ConfigError, match="SUM, AVG or PREMUL_SUM"):
-        collectives.reduce_scatter(
-            torch.empty(numel), torch.ones(size * numel), traffic, Key(), dist.ReduceOp.MAX
-        )
+        run_reduce(torch.empty(numel), torch.ones(size * numel), traffic, Key(), dist.ReduceOp.MAX)
 
 
 def test_wrong_sizes_and_operations_are_refused() -> None:

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from test_comm_collectives import make_layout, mask_padding, slot_of
 from thinwire.comm.hierarchy import TwoLevels, reduce_scatter_in_two_hops
 from thinwire.comm.ledger import Ledger
+from thinwire.comm.sender import run_now
 from thinwire.comm.topology import Peers, discover_topology, even_ranks_per_host
 from thinwire.errors import ConfigError
 from thinwire.wire.key import Key
@@ -27,8 +28,9 @@ def two_hops_body(rank: int, size: int, within: str, across: str) -> dict[str, i
     numel = near.slot_numel
     mine = torch.cat([slot_of(rank * size + slot, numel) for slot in range(size)])
     out = torch.full((numel,), torch.nan)
-    reduce_scatter_in_two_hops(
-        out, mine, levels, near, far, ledger, Key(seed=3, rank=rank), dist.ReduceOp.AVG
+    key = Key(seed=3, rank=rank)
+    run_now(
+        reduce_scatter_in_two_hops(out, mine, levels, near, far, ledger, key, dist.ReduceOp.AVG)
     )
     parts = torch.stack([slot_of(other * size + rank, numel) for other in range(size)])
     real = mask_padding(near, size)[rank]

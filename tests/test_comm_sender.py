@@ -1,4 +1,4 @@
-"""The sending thread: order, errors, and a bounded line."""
+"""The sender: transfers in order, work on both sides of them, errors, and a bounded line."""
 
 from __future__ import annotations
 
@@ -6,42 +6,91 @@ import threading
 
 import pytest
 
-from thinwire.comm.sender import MAX_WAITING, Sender
+from thinwire.comm.sender import MAX_WAITING, Job, Sender, Transfer, run_now
 
 
-def test_jobs_run_in_order_in_one_thread() -> None:
-    sender, order, threads = Sender(), [], set()
+def recorded(name: int, events: list[tuple[int, str]], num_transfers: int = 1) -> Job:
+    events.append((name, "encode"))
+    for hop in range(num_transfers):
+        is_last = hop == num_transfers - 1
+        yield Transfer(lambda h=hop: events.append((name, f"send {h}")), is_last)  # type: ignore[misc]
+        events.append((name, "decode" if is_last else "re-encode"))
 
-    def job(index: int) -> None:
-        order.append(index)
-        threads.add(threading.get_ident())
 
-    tickets = [sender.submit(lambda i=i: job(i)) for i in range(20)]  # type: ignore[misc]
+def hold(gate: threading.Event) -> None:
+    assert gate.wait(10)
+
+
+def test_a_job_run_now_runs_in_order() -> None:
+    events: list[tuple[int, str]] = []
+    run_now(recorded(0, events, 2))
+    assert [what for _, what in events] == ["encode", "send 0", "re-encode", "send 1", "decode"]
+
+
+def test_transfers_run_in_the_order_of_submission() -> None:
+    """Whatever the number of hops, no transfer of a later job overtakes one of an earlier job."""
+    sender = Sender()
+    events: list[tuple[int, str]] = []
+    tickets = [sender.submit(recorded(i, events, 1 + i % 3)) for i in range(20)]
     for ticket in tickets:
         ticket.wait()
-    assert order == list(range(20))
-    assert len(threads) == 1
-    assert threading.get_ident() not in threads
+    sends = [(name, what) for name, what in events if what.startswith("send")]
+    assert sends == [(i, f"send {hop}") for i in range(20) for hop in range(1 + i % 3)]
+    for i in range(20):
+        own = [what for name, what in events if name == i]
+        assert own[0] == "encode"
+        assert own[-1] == "decode"
 
 
-def test_an_error_reaches_whoever_waits_and_the_thread_goes_on() -> None:
+def test_the_next_job_encodes_while_one_is_on_the_wire() -> None:
+    sender, gate, encoded = Sender(), threading.Event(), threading.Event()
+
+    def slow() -> Job:
+        yield Transfer(lambda: hold(gate))
+
+    def second() -> Job:
+        encoded.set()
+        yield Transfer(lambda: None)
+
+    first_ticket, second_ticket = sender.submit(slow()), sender.submit(second())
+    assert encoded.wait(10)  # before the first transfer is over
+    gate.set()
+    first_ticket.wait()
+    second_ticket.wait()
+
+
+@pytest.mark.parametrize("where", ["encode", "send", "decode"])
+def test_an_error_reaches_whoever_waits_and_the_sender_goes_on(where: str) -> None:
     sender = Sender()
 
     def fail() -> None:
         raise RuntimeError("the peer is gone")
 
-    failed, fine = sender.submit(fail), sender.submit(lambda: None)
+    def job() -> Job:
+        if where == "encode":
+            fail()
+        yield Transfer(fail if where == "send" else lambda: None)
+        if where == "decode":
+            fail()
+
+    events: list[tuple[int, str]] = []
+    failed, fine = sender.submit(job()), sender.submit(recorded(0, events))
     with pytest.raises(RuntimeError, match="the peer is gone"):
         failed.wait()
     fine.wait()
+    assert len(events) == 3
 
 
 def test_the_line_is_bounded() -> None:
     sender, gate = Sender(), threading.Event()
-    # one job runs, MAX_WAITING wait; the next submit blocks until the gate opens
+
+    def held() -> Job:
+        yield Transfer(lambda: hold(gate))
+
+    # one job is on the wire, MAX_WAITING wait; the next submit blocks until the gate opens
     for _ in range(MAX_WAITING + 1):
-        sender.submit(gate.wait)
-    blocked = threading.Thread(target=lambda: sender.submit(lambda: None), daemon=True)
+        sender.submit(held())
+    blocked = threading.Thread(target=lambda: sender.submit(held()), daemon=True)
     blocked.start()
     blocked.join(0.2)
     assert blocked.is_alive()

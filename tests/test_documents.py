@@ -1,4 +1,4 @@
-"""What the pages show is run: Python blocks in a world of two ranks, commands through the parser."""
+"""What the pages show is run: Python blocks on two ranks, commands through the parser."""
 
 from __future__ import annotations
 

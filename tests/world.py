@@ -91,7 +91,7 @@ def _enter(
     os.environ["LOCAL_WORLD_SIZE"] = str(ranks_per_host)
     dist.init_process_group(
         "gloo",
-        store=dist.FileStore(str(Path(folder) / "store"), size),
+        init_method=f"file://{Path(folder) / 'store'}",
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=TIMEOUT_S / 2),

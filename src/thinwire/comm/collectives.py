@@ -2,10 +2,13 @@
 
 Shared laws. The sum is in fp32 and in rank order. Every rank decodes the same payloads, its own
 too, so that all ranks hold the same bits. A payload lives only as long as the call.
+
+What may run beside compute is a job (:mod:`thinwire.comm.sender`); ``run_now`` runs it on the spot.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +18,7 @@ from thinwire.comm.exchange import exchange, gather_in_ring
 from thinwire.comm.layout import ShardLayout
 from thinwire.comm.ledger import BF16_BYTES, Ledger
 from thinwire.comm.reduction import ReduceOp, finish_sum
+from thinwire.comm.sender import Job, Transfer, run_now
 from thinwire.comm.topology import Peers
 from thinwire.errors import StateError
 from thinwire.wire.key import Key
@@ -76,8 +80,8 @@ def all_gather(output: Tensor, shard: Tensor, traffic: Traffic, key: Key) -> Non
 
 def reduce_scatter(
     output: Tensor, contributions: Tensor, traffic: Traffic, key: Key, op: ReduceOp
-) -> None:
-    """Sum every rank's contributions and keep the own slot, encoded on the way.
+) -> Job:
+    """Sum every rank's contributions and keep the own slot, encoded on the way; as a job.
 
     1. Encode W slots of the own contributions, one payload for each rank.
     2. Exchange the payloads (all-to-all).
@@ -94,14 +98,28 @@ def reduce_scatter(
         op: SUM, AVG or PREMUL_SUM.
     """
     traffic.check(output, contributions)
-    total = (
-        output
-        if output.dtype == torch.float32
-        else output.new_empty(output.shape, dtype=torch.float32)
+    layout, peers = traffic.layout, traffic.peers
+    outgoing = _encode_slots(contributions, layout, key)
+    own = layout.packings[peers.rank]
+    incoming = [torch.empty_like(outgoing[peers.rank]) for _ in range(peers.size)]
+    yield Transfer(functools.partial(exchange, outgoing, incoming, peers))
+    sent = {True: 0, False: 0}
+    for receiver, payload in enumerate(outgoing):
+        if receiver != peers.rank:
+            sent[peers.is_across(receiver)] += len(payload)
+    traffic.ledger.record(
+        "reduce_scatter",
+        within_bytes=sent[False],
+        across_bytes=sent[True],
+        bf16_bytes=(peers.size - 1) * layout.slot_numel * BF16_BYTES,
+        formats=layout.formats,
     )
-    _reduce_slots(total, contributions, traffic, key, "reduce_scatter")
-    finish_sum(total, op, traffic.peers.size)
-    if total is not output:
+    del outgoing
+    in_fp32 = output.dtype == torch.float32
+    total = output if in_fp32 else torch.empty_like(output, dtype=torch.float32)
+    own.decode_sum_into(incoming, total)
+    finish_sum(total, op, peers.size)
+    if not in_fp32:
         output.copy_(total)
 
 
@@ -121,7 +139,7 @@ def all_reduce(values: Tensor, traffic: Traffic, key: Key, op: ReduceOp) -> None
         op: SUM, AVG or PREMUL_SUM.
     """
     slot = torch.empty(traffic.layout.slot_numel, dtype=torch.float32, device=values.device)
-    reduce_scatter(slot, values, traffic, key.fold(0), op)
+    run_now(reduce_scatter(slot, values, traffic, key.fold(0), op))
     if values.dtype == torch.float32:
         all_gather(values, slot, traffic, key.fold(1))
     else:
@@ -147,33 +165,12 @@ def _gather_payloads(payload: Tensor, traffic: Traffic, collective: str) -> Tens
     return gathered
 
 
-def _reduce_slots(
-    total: Tensor, contributions: Tensor, traffic: Traffic, key: Key, collective: str
-) -> None:
-    """Steps 1 to 3 of a reduce-scatter: the fp32 sum of the own slot."""
-    layout, peers = traffic.layout, traffic.peers
-    device = contributions.device
-    outgoing = [
-        torch.empty(packing.wire_bytes, dtype=torch.uint8, device=device)
-        for packing in layout.packings
-    ]
-    slots = contributions.view(peers.size, -1)
-    for receiver, (packing, slot, payload) in enumerate(
-        zip(layout.packings, slots, outgoing, strict=True)
-    ):
+def _encode_slots(contributions: Tensor, layout: ShardLayout, key: Key) -> list[Tensor]:
+    """One payload for each rank."""
+    payloads = []
+    slots = contributions.view(layout.world_size, -1)
+    for receiver, (packing, slot) in enumerate(zip(layout.packings, slots, strict=True)):
+        payload = torch.empty(packing.wire_bytes, dtype=torch.uint8, device=slot.device)
         packing.encode_into(slot, payload, key.fold(receiver))
-    own = layout.packings[peers.rank]
-    incoming = [torch.empty_like(outgoing[peers.rank]) for _ in range(peers.size)]
-    exchange(outgoing, incoming, peers)
-    sent = {True: 0, False: 0}
-    for receiver, payload in enumerate(outgoing):
-        if receiver != peers.rank:
-            sent[peers.is_across(receiver)] += len(payload)
-    traffic.ledger.record(
-        collective,
-        within_bytes=sent[False],
-        across_bytes=sent[True],
-        bf16_bytes=(peers.size - 1) * layout.slot_numel * BF16_BYTES,
-        formats=layout.formats,
-    )
-    own.decode_sum_into(incoming, total)
+        payloads.append(payload)
+    return payloads

@@ -23,6 +23,7 @@ from thinwire.comm.exchange import exchange
 from thinwire.comm.layout import ShardLayout
 from thinwire.comm.ledger import BF16_BYTES, Ledger
 from thinwire.comm.reduction import ReduceOp, finish_sum
+from thinwire.comm.sender import Job, Transfer
 from thinwire.comm.topology import Peers, even_ranks_per_host
 from thinwire.errors import ConfigError
 from thinwire.wire.key import Key
@@ -76,8 +77,8 @@ def reduce_scatter_in_two_hops(
     ledger: Ledger,
     key: Key,
     op: ReduceOp,
-) -> None:
-    """Sum every rank's contributions and keep the own slot, in two hops.
+) -> Job:
+    """Sum every rank's contributions and keep the own slot, in two hops; as a job.
 
     1. Encode W slots in the format for within the host; send each neighbour on the host the H slots
        of its place.
@@ -104,58 +105,79 @@ def reduce_scatter_in_two_hops(
     partial = torch.empty(
         (num_hosts, within.slot_numel), dtype=torch.float32, device=contributions.device
     )
-    sent_within = _hop(
+    first = _Hop(
         [[(h * per_host + p, slots[h, p]) for h in range(num_hosts)] for p in range(per_host)],
         [(h * per_host + place, partial[h]) for h in range(num_hosts)],
         levels.within,
         within,
         key.fold(1),
     )
-    owned = levels.peers.rank
-    sent_across = _hop(
+    yield Transfer(first.run, is_last=False)
+    first.sum_up()
+    second = _Hop(
         [[(h * per_host + place, partial[h])] for h in range(num_hosts)],
-        [(owned, output)],
+        [(levels.peers.rank, output)],
         levels.across,
         across,
         key.fold(2),
     )
+    yield Transfer(second.run)
+    second.sum_up()
     finish_sum(output, op, levels.peers.size)
     ledger.record(
         "reduce_scatter",
-        within_bytes=sent_within,
-        across_bytes=sent_across,
+        within_bytes=first.sent_bytes,
+        across_bytes=second.sent_bytes,
         bf16_bytes=(levels.peers.size - 1) * within.slot_numel * BF16_BYTES,
         formats=within.formats | across.formats,
     )
 
 
-def _hop(
-    outgoing: list[list[tuple[int, Tensor]]],
-    sums: list[tuple[int, Tensor]],
-    peers: Peers,
-    layout: ShardLayout,
-    key: Key,
-) -> int:
-    """Send every peer its slots, sum what they send; return the bytes sent to others.
+class _Hop:
+    """One hop: every peer is sent its slots, and what the peers send is summed.
 
     Args:
-        outgoing: for every peer, the slots it gets: their numbers and values.
+        outgoing: for every peer, the slots it gets: their numbers and values. Encoded at once.
         sums: the slots that this rank collects: their numbers, and where the sums go.
         peers: those who exchange.
         layout: how slots are packed.
         key: of the random numbers.
     """
-    payloads = []
-    for parts in outgoing:
-        sizes = [layout.packings[slot].wire_bytes for slot, _ in parts]
+
+    def __init__(
+        self,
+        outgoing: list[list[tuple[int, Tensor]]],
+        sums: list[tuple[int, Tensor]],
+        peers: Peers,
+        layout: ShardLayout,
+        key: Key,
+    ) -> None:
+        self._peers, self._layout, self._sums = peers, layout, sums
+        self._outgoing = [self._encode(parts, key) for parts in outgoing]
+        self._incoming = [torch.empty_like(self._outgoing[peers.rank]) for _ in outgoing]
+
+    def _encode(self, parts: list[tuple[int, Tensor]], key: Key) -> Tensor:
+        sizes = [self._layout.packings[slot].wire_bytes for slot, _ in parts]
         payload = torch.empty(sum(sizes), dtype=torch.uint8, device=parts[0][1].device)
         for (slot, values), piece in zip(parts, torch.split(payload, sizes), strict=True):
-            layout.packings[slot].encode_into(values, piece, key.fold(slot))
-        payloads.append(payload)
-    sizes = [layout.packings[slot].wire_bytes for slot, _ in sums]
-    received = [torch.empty_like(payloads[peers.rank]) for _ in payloads]
-    exchange(payloads, received, peers)
-    pieces = [torch.split(payload, sizes) for payload in received]
-    for index, (slot, total) in enumerate(sums):
-        layout.packings[slot].decode_sum_into([parts[index] for parts in pieces], total)
-    return sum(len(payload) for peer, payload in enumerate(payloads) if peer != peers.rank)
+            self._layout.packings[slot].encode_into(values, piece, key.fold(slot))
+        return payload
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent to the other peers."""
+        return sum(
+            len(payload) for peer, payload in enumerate(self._outgoing) if peer != self._peers.rank
+        )
+
+    def run(self) -> None:
+        """Exchange the payloads."""
+        exchange(self._outgoing, self._incoming, self._peers)
+
+    def sum_up(self) -> None:
+        """Decode what arrived and sum it in fp32, in the order of the peers."""
+        sizes = [self._layout.packings[slot].wire_bytes for slot, _ in self._sums]
+        pieces = [torch.split(payload, sizes) for payload in self._incoming]
+        for index, (slot, total) in enumerate(self._sums):
+            arrived = [parts[index] for parts in pieces]
+            self._layout.packings[slot].decode_sum_into(arrived, total)

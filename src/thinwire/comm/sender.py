@@ -1,9 +1,16 @@
-"""A thread that talks to the network while the rank computes.
+"""Encoding, sending and decoding side by side, beside the compute of the rank.
 
-Note: one thread, one order. Every rank submits the same jobs in the same order and a single thread
-runs them in that order, so exchanges pair up as if they ran on the spot. Kernels and gloo release
-the interpreter's lock, so compute goes on. Jobs may only use point-to-point exchanges: collectives
-of the backend are numbered by order of submission, and the main thread submits those.
+Note: jobs. A job is a generator. It computes, yields what must cross the wire, and computes on with
+what arrived. One thread runs the computing parts, another the transfers:
+
+    codec thread   encode 1 | encode 2 | decode 1 | encode 3 | decode 2 | ...
+    wire thread               send 1   | send 2              | send 3   | ...
+
+Note: one order. Every rank submits the same jobs in the same order, and transfers run strictly in
+that order, so exchanges pair up as if they ran on the spot. The threads change when something
+happens, never what: all numbers are those of `run_now`. Kernels and gloo release the interpreter's
+lock. Transfers must be point to point: the backend numbers its collectives by order of submission,
+and the main thread submits those.
 
 On an accelerator FSDP2's own streams overlap and no thread is used.
 """
@@ -12,14 +19,39 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Sender", "Ticket"]
+__all__ = ["Job", "Sender", "Ticket", "Transfer", "run_now"]
 
 # Jobs that may wait in line. Each holds its input alive; the limit bounds that memory.
 MAX_WAITING = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What a job hands to the wire.
+
+    Attributes:
+        run: sends and receives; returns when both are done.
+        is_last: whether the job has no further transfer, so that the wire may go on to the next
+            job while this one decodes.
+    """
+
+    run: Callable[[], None]
+    is_last: bool = True
+
+
+Job = Iterator[Transfer]
+
+
+def run_now(job: Job) -> None:
+    """Run a job to its end in the calling thread."""
+    for transfer in job:
+        transfer.run()
 
 
 class Ticket:
@@ -35,35 +67,69 @@ class Ticket:
         if self._error is not None:
             raise self._error
 
-    def _run(self, job: Callable[[], None]) -> None:
-        try:
-            with torch.no_grad():
-                job()
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._done.set()
+    def close(self, error: BaseException | None) -> None:
+        """Tell whoever waits that the job has ended."""
+        self._error = error
+        self._done.set()
+
+
+@dataclass(slots=True)
+class _Running:
+    job: Job
+    ticket: Ticket
+    next_transfer: Future[Transfer | None]
 
 
 class Sender:
-    """Runs jobs one after another in a thread of its own, which starts with the first job."""
+    """Runs jobs in two threads of its own, which start with the first job."""
 
     def __init__(self) -> None:
-        self._jobs: queue.Queue[tuple[Ticket, Callable[[], None]]] = queue.Queue(MAX_WAITING)
-        self._thread: threading.Thread | None = None
+        self._line: queue.Queue[_Running] = queue.Queue(MAX_WAITING)
+        self._codec = ThreadPoolExecutor(max_workers=1, thread_name_prefix="thinwire-codec")
+        self._wire: threading.Thread | None = None
 
-    def submit(self, job: Callable[[], None]) -> Ticket:
+    def submit(self, job: Job) -> Ticket:
         """Put a job in line; blocks while the line is full."""
-        if self._thread is None:
+        if self._wire is None:
             # a daemon: a rank that fails must not wait for a peer that will never answer
-            self._thread = threading.Thread(target=self._work, daemon=True, name="thinwire-sender")
-            self._thread.start()
+            self._wire = threading.Thread(target=self._transfer, daemon=True, name="thinwire-wire")
+            self._wire.start()
         ticket = Ticket()
-        self._jobs.put((ticket, job))
+        self._line.put(_Running(job, ticket, self._codec.submit(_advance, job)))
         return ticket
 
-    def _work(self) -> None:
+    def _transfer(self) -> None:
         while True:
-            ticket, job = self._jobs.get()
-            ticket._run(job)
-            del job  # what it held is free while the thread waits for the next
+            running = self._line.get()
+            try:
+                self._send(running)
+            except BaseException as error:
+                running.ticket.close(error)
+            del running  # what the job held is free while the thread waits for the next
+
+    def _send(self, running: _Running) -> None:
+        transfer = running.next_transfer.result()
+        while transfer is not None and not transfer.is_last:
+            transfer.run()
+            transfer = self._codec.submit(_advance, running.job).result()
+        if transfer is not None:
+            transfer.run()
+        self._codec.submit(_finish, running.job, running.ticket)
+
+
+@torch.no_grad()
+def _advance(job: Job) -> Transfer | None:
+    """Compute up to the next transfer."""
+    return next(job, None)
+
+
+@torch.no_grad()
+def _finish(job: Job, ticket: Ticket) -> None:
+    """Compute what follows the last transfer, and close the ticket whatever happens."""
+    try:
+        if next(job, None) is not None:
+            raise AssertionError("a job went on after the transfer that it called its last")
+    except BaseException as error:
+        ticket.close(error)
+    else:
+        ticket.close(None)

@@ -1,15 +1,14 @@
-"""What the sockets of one model share, and the rule for leaving work to the sending thread."""
+"""What the sockets of one model share, and the rule for leaving work to the sending threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from thinwire.comm.ledger import Ledger
-from thinwire.comm.sender import Sender, Ticket
+from thinwire.comm.sender import Job, Sender, Ticket
 from thinwire.comm.topology import Topology
 from thinwire.recipe import Recipe
 from thinwire.sharding.units import Unit
@@ -25,7 +24,7 @@ class Compression:
         recipe: what travels in which format.
         topology: which ranks share a host.
         ledger: where sent bytes are recorded.
-        sender: the sending thread, or ``None`` to do everything on the spot.
+        sender: runs jobs beside compute, or ``None`` to do everything on the spot.
     """
 
     recipe: Recipe
@@ -34,8 +33,8 @@ class Compression:
     sender: Sender | None
     _pending: list[Ticket] = field(default_factory=list)
 
-    def reduce_later(self, job: Callable[[], None]) -> None:
-        """Reduce gradients in the sending thread; ``backward()`` does not return before it is done.
+    def reduce_later(self, job: Job) -> None:
+        """Reduce gradients beside compute; ``backward()`` does not return before it is done.
 
         Callbacks that autograd runs at the end of a backward pass run in order of registration, so
         this one comes after FSDP2's, which reduces the root module's gradients.

@@ -10,9 +10,8 @@ has finished. Forward and backward of one step see the same weights, and a run r
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -23,6 +22,7 @@ from thinwire.comm.collectives import Traffic
 from thinwire.comm.hierarchy import TwoLevels, reduce_scatter_in_two_hops
 from thinwire.comm.layout import ShardLayout
 from thinwire.comm.reduction import ReduceOp
+from thinwire.comm.sender import Job, run_now
 from thinwire.comm.topology import Peers
 from thinwire.errors import ConfigError
 from thinwire.formats import parse_format
@@ -132,11 +132,11 @@ class CompressedReduceScatter(Socket):
         if self.compression.may_defer(self.unit, output_tensor, is_final=is_final):
             self.compression.reduce_later(job)
         else:
-            job()
+            run_now(job)
 
     def _job(
         self, output: Tensor, contributions: Tensor, group: dist.ProcessGroup, op: ReduceOp
-    ) -> Callable[[], None]:
+    ) -> Job:
         recipe, peers = self.compression.recipe, self.peers(group)
         key = self.key(GRADS, self.num_reductions)
         members, exact = self.unit.trained, cast_format(contributions.dtype)
@@ -145,17 +145,20 @@ class CompressedReduceScatter(Socket):
             within = self.unit.layout(members, parse_format(recipe.grads_within), exact)
             levels = TwoLevels.of(peers)
             if levels.within.size > 1 and levels.across.size > 1:
-                return functools.partial(
-                    reduce_scatter_in_two_hops,
-                    *(output, contributions, levels, within, layout),
-                    *(self.compression.ledger, key, op),
+                return reduce_scatter_in_two_hops(
+                    output,
+                    contributions,
+                    levels,
+                    within,
+                    layout,
+                    self.compression.ledger,
+                    key,
+                    op,
                 )
             # a single host, or a single rank on each: there is one hop, and one format
             layout = within if levels.across.size == 1 else layout
         traffic = self.traffic(layout, group)
-        return functools.partial(
-            collectives.reduce_scatter, output, contributions, traffic, key, op
-        )
+        return collectives.reduce_scatter(output, contributions, traffic, key, op)
 
 
 class CompressedAllGather(Socket):

@@ -2,7 +2,7 @@
 
 Note: when deltas leave. At the start of every forward pass of the model each rank compares its
 shards with the replicas, and all ranks agree, in one small all-reduce, on what each unit needs:
-nothing, a delta, or a refresh. The updates are then handed to the sending thread in the order of
+nothing, a delta, or a refresh. The updates are then handed to the sending threads in the order of
 the forward pass, and each unit's gather waits for its own only. Gathers in backward, and those of
 a pass over unchanged weights, send nothing.
 
@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from thinwire.comm.sender import Ticket
+from thinwire.comm.sender import Ticket, run_now
 from thinwire.comm.stock import all_reduce_max
 from thinwire.sharding.compression import Compression, in_backward
 from thinwire.sharding.fsdp import Socket, check_compute_dtype
@@ -108,14 +108,14 @@ class ReplicaAllGather(Socket):
         self.resident.read_into(output_tensor)
 
     def update(self, change: int) -> None:
-        """Send what the ranks agreed on, in the sending thread if there is one."""
+        """Send what the ranks agreed on, beside compute if there is a sender."""
         key = self.key(DELTAS, self._num_updates)
         self._num_updates += 1
-        sender = self.compression.sender
+        job, sender = self.resident.update(change, key), self.compression.sender
         if sender is None:
-            self.resident.update(change, key)
+            run_now(job)
         else:
-            self._ticket = sender.submit(lambda: self.resident.update(change, key))
+            self._ticket = sender.submit(job)
 
     def wait(self) -> None:
         """Return when an update under way is done."""

@@ -13,6 +13,7 @@ the row is cleared first, and zero plus a value is the value.
 
 from __future__ import annotations
 
+import functools
 from typing import cast
 
 import torch
@@ -23,6 +24,7 @@ from thinwire.comm.exchange import gather
 from thinwire.comm.hierarchy import TwoLevels
 from thinwire.comm.layout import ShardLayout
 from thinwire.comm.ledger import BF16_BYTES, Ledger
+from thinwire.comm.sender import Job, Transfer
 from thinwire.comm.topology import Peers
 from thinwire.errors import ConfigError
 from thinwire.formats import parse_format
@@ -108,8 +110,8 @@ class Resident:
         is_small = bool((shard - self._own_row).norm() <= LARGE_CHANGE * shard.norm())
         return Change.DELTA if is_small and not is_first else Change.REFRESH
 
-    def update(self, change: int, key: Key) -> None:
-        """Send the own difference, receive the others', and bring all rows up to date.
+    def update(self, change: int, key: Key) -> Job:
+        """Send the own difference, receive the others', bring all rows up to date; as a job.
 
         1. Encode the own delta, or for ``Change.REFRESH`` the own shard in the replica's format.
         2. Across hosts: exchange payloads with the ranks that have the same place on their host.
@@ -124,7 +126,33 @@ class Resident:
             key: of the random numbers.
         """
         layout = self._full_layout if change == Change.REFRESH else self._delta_layout
-        payloads = self._gather(layout, self._encode(change, layout, key))
+        sizes = [packing.wire_bytes for packing in layout.packings]
+        levels, per_host = self._levels, self._levels.within.size
+        payload = self._encode(change, layout, key)
+        payloads = self._empty(sizes[levels.within.rank :: per_host])
+        passes_on = not self._is_split and per_host > 1
+        yield Transfer(
+            functools.partial(gather, payload, payloads, levels.across), is_last=not passes_on
+        )
+        sent_within = 0
+        if passes_on:
+            bundle = torch.cat(payloads)
+            bundles = self._empty([sum(sizes[place::per_host]) for place in range(per_host)])
+            yield Transfer(functools.partial(gather, bundle, bundles, levels.within))
+            sent_within = (per_host - 1) * len(bundle)
+            parts = [torch.split(b, sizes[place::per_host]) for place, b in enumerate(bundles)]
+            payloads = [parts[slot % per_host][slot // per_host] for slot in self._slots()]
+        self._ledger.record(
+            "all_gather",
+            within_bytes=sent_within,
+            across_bytes=(levels.across.size - 1) * len(payload),
+            bf16_bytes=(levels.peers.size - 1) * layout.slot_numel * BF16_BYTES,
+            formats=layout.formats,
+        )
+        self._apply(change, layout, payloads)
+
+    def _apply(self, change: int, layout: ShardLayout, payloads: list[Tensor]) -> None:
+        """Decode every payload and add it to its row, or write it there."""
         scratch = torch.empty(self.unit.slot_numel, dtype=torch.float32, device=self._rows.device)
         for slot, row, payload in zip(self._slots(), self._rows, payloads, strict=True):
             if change == Change.REFRESH:
@@ -180,34 +208,9 @@ class Resident:
         packing.encode_into(values, payload, key)
         return payload
 
-    def _gather(self, layout: ShardLayout, payload: Tensor) -> list[Tensor]:
-        """The payloads of the slots that this rank keeps, in order."""
-        levels, per_host = self._levels, self._levels.within.size
-        sizes = [packing.wire_bytes for packing in layout.packings]
-
-        def empty(size: int) -> Tensor:
-            return torch.empty(size, dtype=torch.uint8, device=payload.device)
-
-        same_place = sizes[levels.within.rank :: per_host]
-        arrived = [empty(size) for size in same_place]
-        gather(payload, arrived, levels.across)
-        sent_across, sent_within = (levels.across.size - 1) * len(payload), 0
-        payloads = arrived
-        if not self._is_split and per_host > 1:
-            passed_on = torch.cat(arrived)
-            bundles = [empty(sum(sizes[place::per_host])) for place in range(per_host)]
-            gather(passed_on, bundles, levels.within)
-            sent_within = (per_host - 1) * len(passed_on)
-            parts = [torch.split(b, sizes[p::per_host]) for p, b in enumerate(bundles)]
-            payloads = [parts[slot % per_host][slot // per_host] for slot in self._slots()]
-        self._ledger.record(
-            "all_gather",
-            within_bytes=sent_within,
-            across_bytes=sent_across,
-            bf16_bytes=(levels.peers.size - 1) * layout.slot_numel * BF16_BYTES,
-            formats=layout.formats,
-        )
-        return payloads
+    def _empty(self, sizes: list[int]) -> list[Tensor]:
+        device = self._rows.device
+        return [torch.empty(size, dtype=torch.uint8, device=device) for size in sizes]
 
     def _read_shard(self) -> Tensor | None:
         """The own slot in fp32, from the sharded parameters; ``None`` while one is whole."""
