@@ -22,9 +22,14 @@ def test_a_text_replaces_the_old_one_and_leaves_nothing_else(tmp_path: Path) -> 
 def test_an_error_keeps_the_old_content_and_leaves_nothing_else(tmp_path: Path) -> None:
     target = tmp_path / "page.html"
     target.write_text("old")
-    with pytest.raises(KeyboardInterrupt), open_atomically(target) as file:
-        file.write(b"half of")
-        raise KeyboardInterrupt
+
+    def be_interrupted() -> None:
+        with open_atomically(target) as file:
+            file.write(b"half of")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        be_interrupted()
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 

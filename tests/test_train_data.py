@@ -1,4 +1,4 @@
-"""What a rank sees depends on seed, step and rank alone, and the held-out text is never trained on."""
+"""What a rank sees depends on seed, step and rank alone; the held-out text is not trained on."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from unittest import mock
@@ -135,7 +136,7 @@ def skipping_body(rank: int, size: int, path: str) -> tuple[list[bool], int]:
     assert [math.isnan(loss) for loss in trace.losses] == [False, False, True, False]
     unchanged = [
         all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-        for before, after in zip(snapshots, snapshots[1:], strict=False)
+        for before, after in itertools.pairwise(snapshots)
     ]
     return unchanged, trace.skipped_steps
 
@@ -182,7 +183,7 @@ def test_the_rate_rises_then_falls_to_a_tenth() -> None:
     rates = [schedule.rate_at(step) for step in range(100)]
     assert rates[0] == pytest.approx(0.1)
     assert rates[9] == rates[10] == 1.0
-    assert all(a >= b for a, b in zip(rates[10:], rates[11:], strict=False))
+    assert all(a >= b for a, b in itertools.pairwise(rates[10:]))
     assert rates[-1] == pytest.approx(0.1, abs=1e-3)
 
 

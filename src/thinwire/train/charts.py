@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -99,14 +100,15 @@ def _plot_losses(
 ) -> tuple[Figure, str]:
     """Loss curves over the given positions, and what they say in words."""
     figure, axes = _new_figure()
-    words = []
+    words: list[str] = []
+    legend: list[tuple[Artist, str]] = []
     for index, (run, where) in enumerate(zip(runs, positions, strict=True)):
         points = [(x, y) for x, y in zip(where, run.losses, strict=True) if y is not None]
         if not points:
             words.append(f"{run.recipe} never has a finite loss")
             continue
         (_, first_loss), (end, last_loss) = points[0], points[-1]
-        axes.plot(
+        (curve,) = axes.plot(
             *zip(*points, strict=True),
             color=_colour(index),
             linestyle=LINE_STYLES[index % len(LINE_STYLES)],
@@ -114,14 +116,14 @@ def _plot_losses(
             marker="o",
             markersize=4,
             markevery=[-1],
-            label=f"{run.recipe}: {last_loss:.3f} after {format_end(end)}",
         )
+        legend.append((curve, f"{run.recipe}: {last_loss:.3f} after {format_end(end)}"))
         words.append(
             f"{run.recipe} goes from {first_loss:.3f} to {last_loss:.3f} in {format_end(end)}"
         )
     axes.set_xlabel(label)
     axes.set_ylabel("loss (nats per byte)")
-    _add_legend(figure, num_columns=1)
+    _add_legend(figure, legend, num_columns=1)
     return figure, "; ".join(words) + "."
 
 
@@ -153,26 +155,27 @@ def _bytes_by_collective(runs: Sequence[Run], key: str) -> Chart:
     figure, axes = _new_figure()
     names = sorted({item.name for run in runs for item in run.collectives})
     left = [0.0] * len(runs)
+    legend: list[tuple[Artist, str]] = []
     for index, name in enumerate(names):
         sent = [
             sum(i.within_bytes + i.across_bytes for i in run.collectives if i.name == name) / 1e6
             for run in runs
         ]
-        axes.barh(
+        bars = axes.barh(
             range(len(runs)),
             sent,
             left=left,
             height=0.6,
             color=SHADES[index % len(SHADES)],
             hatch=HATCHES[index % len(HATCHES)],
-            label=name.replace("_", "-"),
         )
+        legend.append((bars.patches[0], name.replace("_", "-")))
         left = [start + more for start, more in zip(left, sent, strict=True)]
     for row, run in enumerate(runs):
         _write_beside(axes, left[row], row, format_bytes(run.sent_bytes_per_rank))
     _name_rows(axes, runs, longest=max(left))
     axes.set_xlabel("MB sent per rank and step")
-    _add_legend(figure, num_columns=max(1, len(names)))
+    _add_legend(figure, legend, num_columns=max(1, len(names)))
     words = [
         f"{run.recipe} sends {format_bytes(run.sent_bytes_per_rank)}"
         + "".join(
@@ -210,12 +213,12 @@ def _write_beside(axes: Axes, x: float, row: int, text: str) -> None:
     axes.annotate(text, (x, row), xytext=(5, 0), textcoords="offset points", va="center")
 
 
-def _add_legend(figure: Figure, *, num_columns: int) -> None:
+def _add_legend(figure: Figure, entries: Sequence[tuple[Artist, str]], *, num_columns: int) -> None:
     """A legend above the axes, where it cannot hide a curve."""
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    if handles:
+    if entries:
+        artists, labels = zip(*entries, strict=True)
         figure.legend(
-            handles,
+            artists,
             labels,
             loc="outside upper left",
             ncols=num_columns,
