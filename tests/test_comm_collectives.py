@@ -197,7 +197,7 @@ def all_reduce_body(rank: int, size: int, dtype_name: str) -> int:
     values = slot_of(rank, numel, dtype)
     expected = torch.stack([slot_of(r, numel, dtype).float() for r in range(size)]).mean(0)
     peak = torch.stack([slot_of(r, numel, dtype).float().abs().max() for r in range(size)])
-    collectives.all_reduce(values, traffic, Key(rank=rank), dist.ReduceOp.AVG)
+    run_now(collectives.all_reduce(values, traffic, Key(rank=rank), dist.ReduceOp.AVG))
     # one rounding on the way there per rank, one on the way back
     bound = peak.mean() / 127 * 2 + peak.mean() * (0 if dtype == torch.float32 else 2.0**-8)
     assert (values.float() - expected)[real].abs().max() <= bound

@@ -49,6 +49,18 @@ def test_the_hook_averages_whatever_the_buckets(size: int) -> None:
     assert not torch.equal(tiny[0], expected)
 
 
+def overlap_body(rank: int, size: int) -> list[list[float]]:
+    recipe = parse_recipe("ddp:grads=int4/128+stochastic:min_numel=0")
+    return [
+        train(tw.shard(make_model(), recipe, overlap=overlap), rank, 5) for overlap in (True, False)
+    ]
+
+
+def test_overlap_changes_no_number() -> None:
+    for beside, on_the_spot in run_world(overlap_body, 3):
+        assert beside == on_the_spot
+
+
 def accumulation_body(rank: int, size: int) -> Tensor:
     model = tw.shard(make_model(), parse_recipe(INT8))
     assert isinstance(model, DistributedDataParallel)

@@ -8,17 +8,19 @@ What may run beside compute is a job (:mod:`thinwire.comm.sender`); ``run_now`` 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from thinwire.comm.exchange import exchange, gather_in_ring
+from thinwire.comm.exchange import exchange, gather, gather_in_ring
 from thinwire.comm.layout import ShardLayout
 from thinwire.comm.ledger import BF16_BYTES, Ledger
 from thinwire.comm.reduction import ReduceOp, finish_sum
-from thinwire.comm.sender import Job, Transfer, run_now
+from thinwire.comm.sender import Job, Transfer
 from thinwire.comm.topology import Peers
 from thinwire.errors import StateError
 from thinwire.wire.key import Key
@@ -39,6 +41,21 @@ class Traffic:
     layout: ShardLayout
     peers: Peers
     ledger: Ledger
+
+    def record_sends(self, collective: str, outgoing: Sequence[Tensor]) -> None:
+        """Enter in the ledger that every one of the peers was sent its payload."""
+        peers, layout = self.peers, self.layout
+        sent = {True: 0, False: 0}
+        for receiver, payload in enumerate(outgoing):
+            if receiver != peers.rank:
+                sent[peers.is_across(receiver)] += len(payload)
+        self.ledger.record(
+            collective,
+            within_bytes=sent[False],
+            across_bytes=sent[True],
+            bf16_bytes=(peers.size - 1) * layout.slot_numel * BF16_BYTES,
+            formats=layout.formats,
+        )
 
     def check(self, slot: Tensor, whole: Tensor) -> None:
         """Raise if a slot and a whole buffer are not of the layout's size."""
@@ -103,17 +120,7 @@ def reduce_scatter(
     own = layout.packings[peers.rank]
     incoming = [torch.empty_like(outgoing[peers.rank]) for _ in range(peers.size)]
     yield Transfer(functools.partial(exchange, outgoing, incoming, peers))
-    sent = {True: 0, False: 0}
-    for receiver, payload in enumerate(outgoing):
-        if receiver != peers.rank:
-            sent[peers.is_across(receiver)] += len(payload)
-    traffic.ledger.record(
-        "reduce_scatter",
-        within_bytes=sent[False],
-        across_bytes=sent[True],
-        bf16_bytes=(peers.size - 1) * layout.slot_numel * BF16_BYTES,
-        formats=layout.formats,
-    )
+    traffic.record_sends("reduce_scatter", outgoing)
     del outgoing
     in_fp32 = output.dtype == torch.float32
     total = output if in_fp32 else torch.empty_like(output, dtype=torch.float32)
@@ -123,14 +130,15 @@ def reduce_scatter(
         output.copy_(total)
 
 
-def all_reduce(values: Tensor, traffic: Traffic, key: Key, op: ReduceOp) -> None:
-    """Sum every rank's values into all ranks, encoded on the way there and back.
+def all_reduce(values: Tensor, traffic: Traffic, key: Key, op: ReduceOp) -> Job:
+    """Sum every rank's values into all ranks, encoded on the way there and back; as a job.
 
     1. Reduce-scatter as in :func:`reduce_scatter`: the own slot of the result, in fp32.
-    2. Apply what ``op`` asks for.
-    3. All-gather as in :func:`all_gather`: every rank decodes the same encoded result.
+    2. Encode the own slot.
+    3. Gather the payloads of all slots, in rounds.
+    4. Decode all of them, the own one too: every rank ends with the same bits.
 
-    Bytes sent per rank = those of the two collectives.
+    Bytes sent per rank = the payloads of the W - 1 other slots, and W - 1 times that of the own.
 
     Args:
         values: vector of W * ``layout.slot_numel`` elements, fp32, bf16 or fp16; overwritten.
@@ -138,12 +146,18 @@ def all_reduce(values: Tensor, traffic: Traffic, key: Key, op: ReduceOp) -> None
         key: of the random numbers; the rank is part of it.
         op: SUM, AVG or PREMUL_SUM.
     """
-    slot = torch.empty(traffic.layout.slot_numel, dtype=torch.float32, device=values.device)
-    run_now(reduce_scatter(slot, values, traffic, key.fold(0), op))
-    if values.dtype == torch.float32:
-        all_gather(values, slot, traffic, key.fold(1))
-    else:
-        all_gather(values, slot.to(values.dtype), traffic, key.fold(1))
+    layout, peers = traffic.layout, traffic.peers
+    total = torch.empty(layout.slot_numel, dtype=torch.float32, device=values.device)
+    for transfer in reduce_scatter(total, values, traffic, key.fold(0), op):
+        yield dataclasses.replace(transfer, is_last=False)
+    gathered = [_empty(packing.wire_bytes, values) for packing in layout.packings]
+    payload = _empty(layout.packings[peers.rank].wire_bytes, values)
+    layout.packings[peers.rank].encode_into(total, payload, key.fold(1))
+    yield Transfer(functools.partial(gather, payload, gathered, peers))
+    traffic.record_sends("all_gather", [payload] * peers.size)
+    slots = values.view(peers.size, -1)
+    for packing, received, slot in zip(layout.packings, gathered, slots, strict=True):
+        packing.decode_into(received, slot)
 
 
 def _gather_payloads(payload: Tensor, traffic: Traffic, collective: str) -> Tensor:
@@ -170,7 +184,11 @@ def _encode_slots(contributions: Tensor, layout: ShardLayout, key: Key) -> list[
     payloads = []
     slots = contributions.view(layout.world_size, -1)
     for receiver, (packing, slot) in enumerate(zip(layout.packings, slots, strict=True)):
-        payload = torch.empty(packing.wire_bytes, dtype=torch.uint8, device=slot.device)
+        payload = _empty(packing.wire_bytes, slot)
         packing.encode_into(slot, payload, key.fold(receiver))
         payloads.append(payload)
     return payloads
+
+
+def _empty(num_bytes: int, like: Tensor) -> Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8, device=like.device)

@@ -55,11 +55,16 @@ def run_now(job: Job) -> None:
 
 
 class Ticket:
-    """A job's receipt: wait for the job, and get its error if it had one."""
+    """A job's receipt: wait for the job, and get its error if it had one.
 
-    def __init__(self) -> None:
+    Args:
+        when_done: called in the thread that ends the job, with its error or ``None``.
+    """
+
+    def __init__(self, when_done: Callable[[BaseException | None], None] | None = None) -> None:
         self._done = threading.Event()
         self._error: BaseException | None = None
+        self._when_done = when_done
 
     def wait(self) -> None:
         """Return when the job has ended; raise what it raised."""
@@ -71,6 +76,8 @@ class Ticket:
         """Tell whoever waits that the job has ended."""
         self._error = error
         self._done.set()
+        if self._when_done is not None:
+            self._when_done(error)
 
 
 @dataclass(slots=True)
@@ -88,13 +95,20 @@ class Sender:
         self._codec = ThreadPoolExecutor(max_workers=1, thread_name_prefix="thinwire-codec")
         self._wire: threading.Thread | None = None
 
-    def submit(self, job: Job) -> Ticket:
-        """Put a job in line; blocks while the line is full."""
+    def submit(
+        self, job: Job, when_done: Callable[[BaseException | None], None] | None = None
+    ) -> Ticket:
+        """Put a job in line; blocks while the line is full.
+
+        Args:
+            job: what to run.
+            when_done: called at its end, in another thread, with its error or ``None``.
+        """
         if self._wire is None:
             # a daemon: a rank that fails must not wait for a peer that will never answer
             self._wire = threading.Thread(target=self._transfer, daemon=True, name="thinwire-wire")
             self._wire.start()
-        ticket = Ticket()
+        ticket = Ticket(when_done)
         self._line.put(_Running(job, ticket, self._codec.submit(_advance, job)))
         return ticket
 

@@ -136,13 +136,13 @@ def _agree(model: nn.Module, recipe: Recipe) -> Topology:
 
 def _attach(model: nn.Module, recipe: Recipe, topology: Topology, *, overlap: bool) -> None:
     books = Ledger()
+    sender = Sender() if overlap and dist.get_backend() == "gloo" else None
+    compression = Compression(recipe, topology, books, sender)
     if isinstance(model, DistributedDataParallel):
-        ddp.attach(model, recipe, topology, books)
+        ddp.attach(model, compression)
     else:
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()  # the sharded form of a parameter tells its global shape
-        on_gloo = dist.get_backend() == "gloo"
-        sender = Sender() if overlap and on_gloo else None
-        plug_in(model, Compression(recipe, topology, books, sender))
+        plug_in(model, compression)
     _ledgers[model] = books

@@ -7,6 +7,9 @@ keyed by its name. The result does not depend on how parameters were grouped.
 
 # no `from __future__ import annotations`: DDP inspects the hook's annotations, which must be types
 
+import functools
+from collections.abc import Iterator
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -17,10 +20,10 @@ from thinwire.comm import collectives, stock
 from thinwire.comm.collectives import Traffic
 from thinwire.comm.layout import Piece, ShardLayout, even_piece_numel
 from thinwire.comm.ledger import Ledger
+from thinwire.comm.sender import Job, run_now
 from thinwire.comm.topology import Topology
-from thinwire.formats import parse_format
-from thinwire.recipe import Recipe
-from thinwire.sharding.units import CAST_NAMES
+from thinwire.sharding.compression import Compression
+from thinwire.sharding.units import cast_format
 from thinwire.wire.key import Key
 
 __all__ = ["attach"]
@@ -50,36 +53,43 @@ class StockHook:
 class CompressedHook:
     """Gradients on the wire in the recipe's format, averaged in fp32.
 
+    With a sender the buckets travel beside backward; DDP waits for their futures at its end.
+
     Args:
         model: the DDP module.
-        recipe: what travels in which format.
-        topology: which ranks share a host.
-        ledger: where bytes are recorded.
+        compression: what all sockets of the model share.
     """
 
-    def __init__(
-        self, model: DistributedDataParallel, recipe: Recipe, topology: Topology, ledger: Ledger
-    ) -> None:
-        self._recipe = recipe
-        self._peers = topology.peers(model.process_group)
-        self._ledger = ledger
+    def __init__(self, model: DistributedDataParallel, compression: Compression) -> None:
+        self._recipe, self._ledger = compression.recipe, compression.ledger
+        self._sender = compression.sender
+        self._peers = compression.topology.peers(model.process_group)
         self._names = {id(p): name for name, p in model.module.named_parameters()}
         self._layouts: dict[tuple[int, ...], ShardLayout] = {}
         self._num_steps = 0
 
     def __call__(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Average one bucket over the ranks."""
-        layout = self._layout(bucket)
-        slots = _deal_out(bucket, layout)
-        key = Key(seed=self._recipe.seed, step=self._num_steps, parameter="", rank=self._peers.rank)
-        traffic = Traffic(layout, self._peers, self._ledger)
-        collectives.all_reduce(slots.view(-1), traffic, key, dist.ReduceOp.AVG)
-        _collect(bucket, layout, slots)
+        layout, values = self._layout(bucket), bucket.buffer()
+        job = self._average(bucket.gradients(), values, layout, self._num_steps)
         if bucket.is_last():
             self._num_steps += 1
         future: torch.futures.Future[Tensor] = torch.futures.Future()
-        future.set_result(bucket.buffer())
+        if self._sender is None:
+            run_now(job)
+            future.set_result(values)
+        else:
+            self._sender.submit(job, functools.partial(_settle, future, values))
         return future
+
+    def _average(
+        self, gradients: list[Tensor], values: Tensor, layout: ShardLayout, step: int
+    ) -> Job:
+        slots = _deal_out(gradients, values, layout)
+        key = Key(seed=self._recipe.seed, step=step, parameter="", rank=self._peers.rank)
+        traffic = Traffic(layout, self._peers, self._ledger)
+        yield from collectives.all_reduce(slots.view(-1), traffic, key, dist.ReduceOp.AVG)
+        _collect(gradients, layout, slots)
 
     def _layout(self, bucket: GradBucket) -> ShardLayout:
         parameters = bucket.parameters()
@@ -94,7 +104,7 @@ class CompressedHook:
     def _piece(self, parameter: Tensor, dtype: torch.dtype) -> Piece:
         name = self._names[id(parameter)]
         exact = self._recipe.travels_exactly(name, parameter.shape)
-        fmt = parse_format(CAST_NAMES[dtype]) if exact else self._recipe.grad_format
+        fmt = cast_format(dtype) if exact else self._recipe.grad_format
         return Piece(
             name=name,
             numel=parameter.numel(),
@@ -103,48 +113,53 @@ class CompressedHook:
         )
 
 
-def _deal_out(bucket: GradBucket, layout: ShardLayout) -> Tensor:
-    """The bucket's gradients as a matrix of W slots; padding is zero."""
-    values = bucket.buffer()
+def _settle(
+    future: torch.futures.Future[Tensor], values: Tensor, error: BaseException | None
+) -> None:
+    if error is None:
+        future.set_result(values)
+    else:
+        future.set_exception(error)  # type: ignore[arg-type]  # the stub has the wrong type
+
+
+def _deal_out(gradients: list[Tensor], values: Tensor, layout: ShardLayout) -> Tensor:
+    """A bucket's gradients as a matrix of W slots; padding is zero."""
     slots: Tensor = values.new_zeros((layout.world_size, layout.slot_numel))
-    start = 0
-    for gradient, piece in zip(bucket.gradients(), layout.pieces, strict=True):
-        flat, stop = gradient.reshape(-1), start + piece.piece_numel
-        for rank in range(layout.world_size):
-            numel = piece.real_numel(rank)
-            first = rank * piece.piece_numel
-            slots[rank, start : start + numel].copy_(flat[first : first + numel])
-        start = stop
+    for rank, start, flat, piece in _pieces(gradients, layout):
+        first, numel = rank * piece.piece_numel, piece.real_numel(rank)
+        slots[rank, start : start + numel].copy_(flat[first : first + numel])
     return slots
 
 
-def _collect(bucket: GradBucket, layout: ShardLayout, slots: Tensor) -> None:
+def _collect(gradients: list[Tensor], layout: ShardLayout, slots: Tensor) -> None:
     """The inverse of :func:`_deal_out`, into the bucket."""
+    for rank, start, flat, piece in _pieces(gradients, layout):
+        first, numel = rank * piece.piece_numel, piece.real_numel(rank)
+        flat[first : first + numel].copy_(slots[rank, start : start + numel])
+
+
+def _pieces(
+    gradients: list[Tensor], layout: ShardLayout
+) -> Iterator[tuple[int, int, Tensor, Piece]]:
+    """For every gradient and rank: the rank, the piece's place in a slot, the flat gradient."""
     start = 0
-    for gradient, piece in zip(bucket.gradients(), layout.pieces, strict=True):
+    for gradient, piece in zip(gradients, layout.pieces, strict=True):
         for rank in range(layout.world_size):
-            numel = piece.real_numel(rank)
-            first = rank * piece.piece_numel
-            source = slots[rank, start : start + numel]
-            gradient.view(-1)[first : first + numel].copy_(source)
+            yield rank, start, gradient.view(-1), piece
         start += piece.piece_numel
 
 
-def attach(
-    model: DistributedDataParallel, recipe: Recipe, topology: Topology, ledger: Ledger
-) -> None:
+def attach(model: DistributedDataParallel, compression: Compression) -> None:
     """Register the communication hook that a recipe asks for.
 
     Args:
         model: the DDP module; it must not have a hook yet.
-        recipe: what travels in which format.
-        topology: which ranks share a host.
-        ledger: where bytes are recorded.
+        compression: what all sockets of the model share.
     """
     hook = (
-        StockHook(model, topology, ledger)
-        if recipe.is_uncompressed
-        else CompressedHook(model, recipe, topology, ledger)
+        StockHook(model, compression.topology, compression.ledger)
+        if compression.recipe.is_uncompressed
+        else CompressedHook(model, compression)
     )
     model.register_comm_hook(hook, _call_hook)
 
