@@ -72,6 +72,17 @@ class Parallelism:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} = {getattr(self, name)}: at least 1 is needed")
 
+    @property
+    def in_flight(self) -> float:
+        """Micro-batches whose activations the first stage keeps at once, in whole stages.
+
+        One forward, one backward keeps as many as there are stages; interleaving adds
+        (pp - 1) / interleave chunks (arXiv 2205.05198, section 4.2.3).
+        """
+        if self.interleave == 1:
+            return float(self.pp)
+        return self.pp * (1 + (self.pp - 1) / (self.pp * self.interleave))
+
     def data_group(self, cluster: Cluster) -> Group:
         """The ranks that hold the same slice of the model.
 

@@ -123,7 +123,7 @@ class _Stack:
     runs: Sequence[LayerMemory]
     stem: float
     logits: float
-    in_flight: int
+    in_flight: float
     stays_gathered: bool
     keeps_gradients: bool
     adds_gradients: bool

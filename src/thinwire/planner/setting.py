@@ -25,7 +25,9 @@ class Setting:
         accumulate: micro-batches per optimizer step.
         parallelism: tensor and pipeline parallelism, as given.
         selective: whether the core of attention is recomputed where the recipe keeps activations.
-        overlap: what runs beside compute; ``None``: what the device allows.
+        overlap: what runs beside compute; ``None``: what the device and the recipe allow.
+        compute_scale: how many times as fast layers run as the device's numbers say; 1 unless it
+            was fitted.
 
     Raises:
         ConfigError: a number below 1, or a world that does not divide.
@@ -38,6 +40,7 @@ class Setting:
     parallelism: Parallelism = field(default_factory=Parallelism)
     selective: bool = False
     overlap: Overlap | None = None
+    compute_scale: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("micro_batch", "accumulate"):
@@ -61,9 +64,9 @@ class Setting:
         return self.micro_batch * self.workload.tokens
 
     @property
-    def in_flight(self) -> int:
-        """Micro-batches whose activations the first pipeline stage keeps at once (1F1B)."""
-        return min(self.accumulate, self.parallelism.pp)
+    def in_flight(self) -> float:
+        """Micro-batches whose activations the first pipeline stage keeps at once."""
+        return min(self.accumulate, self.parallelism.in_flight)
 
     def lanes(self, recipe: Recipe) -> Overlap:
         """What runs beside compute under a recipe.

@@ -20,7 +20,13 @@ from thinwire.planner.traffic import RecipeTraffic
 from thinwire.planner.workload import DTYPE_BYTES
 from thinwire.recipe import Recipe
 
-__all__ = ["States", "held_states", "published_states_bytes"]
+__all__ = [
+    "EstimatedStates",
+    "States",
+    "estimated_states_bytes",
+    "held_states",
+    "published_states_bytes",
+]
 
 FP32_BYTES = 4
 MOMENTS = 2  # AdamW's
@@ -105,3 +111,40 @@ def published_states_bytes(num_parameters: float, ranks: int, stage: int) -> flo
     """
     sharded = {0: 0, 1: 12, 2: 14, 3: 16}[stage]
     return num_parameters * (16 - sharded + sharded / ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatedStates:
+    """What a states-only estimator counts, in bytes.
+
+    Attributes:
+        device: on each device.
+        host: on the host.
+    """
+
+    device: float
+    host: float
+
+
+def estimated_states_bytes(
+    num_parameters: float, largest_layer: float, devices: int, offload: str
+) -> EstimatedStates:
+    """Stage 3 on one host as a widely used estimator counts it: states, and nothing else.
+
+    It is here to say what such a figure leaves out. The factor of 1.5 on the host is its own
+    allowance for buffers.
+
+    Args:
+        num_parameters: of the model.
+        largest_layer: parameters of the largest layer, gathered as fp32.
+        devices: on the host.
+        offload: ``"all"``, ``"states"`` or ``"none"``.
+    """
+    gathered = 4 * largest_layer
+    if offload == "all":
+        return EstimatedStates(gathered, 1.5 * 18 * num_parameters)
+    if offload == "states":
+        device = gathered + 2 * num_parameters / devices
+        return EstimatedStates(device, 1.5 * 16 * num_parameters)
+    device = gathered + 18 * num_parameters / devices
+    return EstimatedStates(device, 1.5 * gathered * devices)

@@ -156,33 +156,45 @@ class Step:
     ) -> LayerTimes:
         layer = traffic.layer
         calls = {"full": traffic.reduce, "partial": traffic.partial, "none": ()}[kind.reduction]
-        forward = traffic.forward if kind.gathers else ()
-        gather_s, encoding_s = self._beside(forward, by_thread=self._overlap.ahead)
-        reduce_s, reducing_s = self._beside(calls, by_thread=self._overlap.reduce)
+        gathers = traffic.forward if kind.gathers else ()
+        ahead, beside = self._overlap.ahead, self._overlap.reduce
+        backward_inner, backward_outer = self._split(traffic.backward)
+        reduce_inner, reduce_outer = self._split(calls)
         read_s = self._read_s(traffic)
+        forward_s = time.forward_s + self._blocking_s(layer) + read_s
+        backward_s = time.backward_s + self._blocking_s(layer, backward=True)
+        if traffic.reads > 1:
+            backward_s += read_s
         return LayerTimes(
             label=label,
             count=layer.count,
-            forward_s=time.forward_s + self._blocking_s(layer) + read_s + encoding_s,
-            backward_s=time.backward_s
-            + self._blocking_s(layer, backward=True)
-            + (read_s if traffic.reads > 1 else 0.0)
-            + reducing_s,
-            gather_forward_s=gather_s,
-            gather_backward_s=self._calls_s(traffic.backward),
-            reduce_s=reduce_s,
+            forward_s=forward_s + self._on_compute_s(gathers, by_thread=ahead),
+            backward_s=backward_s + self._on_compute_s(calls, by_thread=beside),
+            gather_forward_s=self._on_wire_s(gathers, by_thread=ahead),
+            gather_backward_s=self._calls_s(backward_outer),
+            inner_gather_backward_s=self._calls_s(backward_inner),
+            inner_reduce_s=self._calls_s(reduce_inner),
+            reduce_s=self._on_wire_s(reduce_outer, by_thread=beside),
         )
 
-    def _beside(self, calls: Iterable[Call], *, by_thread: bool) -> tuple[float, float]:
-        """Seconds of calls on the wire lane, and those that fall to the compute lane.
+    def _split(self, calls: tuple[Call, ...]) -> tuple[tuple[Call, ...], tuple[Call, ...]]:
+        """Calls within hosts and calls across, where streams let them pass each other."""
+        if not (self._device.overlaps and self._setting.group.is_across):
+            return (), calls
+        inner = tuple(call for call in calls if not call.group.is_across)
+        return inner, tuple(call for call in calls if call.group.is_across)
 
-        A sending thread waits for the wire beside compute, but its codecs share compute's core.
-        """
-        wire_s = sum(call_s(call, self._cluster) for call in calls)
-        codecs_s = sum(codec_s(call, self._device) for call in calls)
+    def _on_wire_s(self, calls: Iterable[Call], *, by_thread: bool) -> float:
+        """Seconds of calls on the wire, with their codecs unless a sending thread runs them."""
         if by_thread and not self._device.overlaps:
-            return wire_s, codecs_s
-        return wire_s + codecs_s, 0.0
+            return sum(call_s(call, self._cluster) for call in calls)
+        return self._calls_s(calls)
+
+    def _on_compute_s(self, calls: Iterable[Call], *, by_thread: bool) -> float:
+        """Seconds of codecs that a sending thread takes from compute, whose core it shares."""
+        if by_thread and not self._device.overlaps:
+            return sum(codec_s(call, self._device) for call in calls)
+        return 0.0
 
     def _calls_s(self, calls: Iterable[Call]) -> float:
         """Seconds of calls one after another, codecs included."""
@@ -221,7 +233,7 @@ class Step:
         return self._operations_s(self._setting.workload.head, "none")
 
     def _operations_s(self, operations: tuple[Operation, ...], recompute: str) -> ComputeTime:
-        return operations_s(
+        time = operations_s(
             operations,
             self._device,
             tokens=self._setting.tokens,
@@ -229,6 +241,8 @@ class Step:
             parallelism=self._setting.parallelism,
             recompute=recompute,
         )
+        scale = self._setting.compute_scale
+        return ComputeTime(time.forward_s / scale, time.backward_s / scale)
 
     @cached_property
     def _update_s(self) -> float:

@@ -1,0 +1,65 @@
+"""A validation for people: one line a group, and the rows below it."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from thinwire.planner.validation.report import Group, Report
+
+__all__ = ["print_report"]
+
+UNATTENDED_WIDTH = 120  # of a table that goes to a file or a pipe
+
+
+def print_report(report: Report, *, all_rows: bool) -> None:
+    """Print every group's errors, then the rows.
+
+    Args:
+        report: what to print.
+        all_rows: whether rows of bytes and ratios are printed too, beside those of step times.
+    """
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=UNATTENDED_WIDTH)
+    for group in report.groups:
+        console.print(Text(group.name, style="bold"))
+        console.print(Text(f"  {group.source}"))
+        if group.free is not None:
+            console.print(Text(f"  free: {group.free}"))
+        console.print(Text(f"  {_verdict(group)}"))
+        if all_rows or group.unit == "s":
+            console.print(_table(group))
+    document = report.to_json()
+    console.print(
+        Text(
+            f"Step times: mean error {document['step_mean_error']:.1%}, largest "
+            f"{document['step_max_error']:.1%} over {len(report.step_rows)} predicted rows. "
+            f"{'All bounds hold.' if report.holds else 'A bound is broken.'}"
+        )
+    )
+
+
+def _verdict(group: Group) -> str:
+    text = f"mean error {group.mean_error:.1%}, largest {group.max_error:.1%}"
+    bounds = [
+        f"{name} {bound:.1%}"
+        for name, bound in (("mean", group.bound_mean), ("largest", group.bound_max))
+        if bound is not None
+    ]
+    if not bounds:
+        return f"{text}; no bound is promised"
+    return f"{text}; bounds {', '.join(bounds)}: {'hold' if group.holds else 'BROKEN'}"
+
+
+def _table(group: Group) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("row")
+    for heading in (f"published {group.unit}", f"predicted {group.unit}", "error"):
+        table.add_column(heading, justify="right")
+    for row in group.rows:
+        error = "fitted" if row.is_fitted else f"{row.error:+.1%}"
+        table.add_row(Text(row.name), f"{row.published:.4g}", f"{row.predicted:.4g}", error)
+    return table
