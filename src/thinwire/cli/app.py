@@ -32,16 +32,30 @@ app = typer.Typer(
 app.command("compare")(compare)
 
 
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version and end, before typer asks for a verb."""
+    if wanted:
+        typer.echo(f"thinwire {metadata.version('thinwire')}")
+        raise typer.Exit
+
+
 @app.callback()
 def program(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            callback=print_version,
+            is_eager=True,
+        ),
     ] = False,
 ) -> None:
     """Sharded PyTorch training over thin wires: compressed collectives, measured."""
-    if version:
-        typer.echo(f"thinwire {metadata.version('thinwire')}")
-        raise typer.Exit
+    del version  # its callback has served it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         result = app(args=arguments, prog_name="thinwire", standalone_mode=False)
         sys.stdout.flush()
+        if result == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
+            raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except typer.TyperException as error:
         message = error.format_message().rstrip(".")
@@ -66,9 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ThinwireError as error:
         return _fail(1, str(error))
     except (KeyboardInterrupt, typer.Abort):
-        return _fail(130, "interrupted")
+        return _fail(INTERRUPTED, "interrupted")
     except _TerminatedError:
-        return _fail(143, "terminated")
+        return _fail(TERMINATED, "terminated")
     except BrokenPipeError:
         # whoever read our output has left; a second failure when Python flushes would be noise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,186 @@
+"""The program as a whole: its options, its exit codes, one sentence for what went wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+import typer.main
+
+from thinwire.cli import app as cli
+from thinwire.cli import main
+from thinwire.errors import ConfigError, FormatError, InputError, LabError, RankError
+
+OPTIONS = {
+    "": {"--version", "--help"},
+    "compare": {
+        "--recipes",
+        "--model",
+        "--data",
+        "--seq",
+        "--micro-batch",
+        "--steps",
+        "--learning-rate",
+        "--seed",
+        "--hosts",
+        "--ranks",
+        "--link",
+        "--also-unshaped",
+        "--device",
+        "--json",
+        "--html",
+        "--help",
+    },
+}
+"""Scripts rely on these: one that is taken away or renamed breaks somebody's run."""
+
+
+def commands() -> dict[str, typer.core.TyperCommand]:
+    group = typer.main.get_command(cli.app)
+    found = {"": group}
+    found.update(getattr(group, "commands", {}))
+    return found  # type: ignore[return-value]
+
+
+def test_the_set_of_verbs_and_options_is_frozen() -> None:
+    found = {
+        name: {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        for name, command in commands().items()
+    }
+    assert found == OPTIONS
+
+
+@pytest.mark.parametrize("verb", OPTIONS)
+def test_every_help_is_printed_and_explains_every_option(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*([verb] if verb else []), "--help"]) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    for option in OPTIONS[verb]:
+        assert option in told.out
+    for parameter in commands()[verb].params:
+        assert getattr(parameter, "help", None), f"{parameter.name} has no help"
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    import thinwire
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"thinwire {thinwire.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["nonsense"], ["--nonsense"], ["compare", "--nonsense"], ["compare", "--hosts", "x"]],
+)
+def test_wrong_usage_is_one_sentence_and_exit_code_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("thinwire: error: ")
+    assert told.err.count("\n") == 1
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], list[str]]:
+    """Gives the program one verb, which raises."""
+
+    def install(error: BaseException) -> list[str]:
+        broken = typer.Typer(pretty_exceptions_enable=False)
+
+        @broken.callback()
+        def program() -> None:
+            """Have verbs."""
+
+        @broken.command()
+        def verb() -> NoReturn:
+            raise error
+
+        monkeypatch.setattr(cli, "app", broken)
+        return ["verb"]
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("a wrong option"), 2),
+        (FormatError("a wrong format"), 2),
+        (InputError("a wrong file"), 1),
+        (LabError("no link"), 1),
+        (RankError("rank 1\n  died"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_what_is_raised_on_purpose_is_one_line_and_an_exit_code(
+    error: BaseException,
+    code: int,
+    failing: Callable[[BaseException], list[str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(failing(error)) == code
+    told = capsys.readouterr()
+    words = " ".join(str(error).split()) or "interrupted"
+    assert told.err == f"thinwire: error: {words}\n"
+    assert told.out == ""
+
+
+def test_a_fault_of_the_program_itself_keeps_its_traceback(
+    failing: Callable[[BaseException], list[str]],
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        main(failing(ZeroDivisionError()))
+
+
+def test_the_signal_handler_is_given_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    main(["--version"])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+LOADED = """
+import sys
+{}
+sys.stderr.write(" ".join(sorted({{"torch", "matplotlib", "numba"}} & set(sys.modules))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "loaded"),
+    [
+        ("import thinwire.cli", ""),
+        ("from thinwire.cli import main; main(['compare', '--help'])", ""),
+        ("import thinwire.train.worker", "torch"),  # proves that the others could fail
+    ],
+)
+def test_asking_for_help_loads_nothing_heavy(code: str, loaded: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED.format(code)], capture_output=True, text=True, check=True
+    )
+    assert loaded in done.stderr
+    assert bool(done.stderr.strip()) is bool(loaded)
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
+    """As ``thinwire ... | head -1`` does."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "thinwire", "compare", "--help"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    assert done.returncode == 1
+    assert done.stderr == ""
