@@ -41,7 +41,8 @@ class DeviceBytes:
     @property
     def total(self) -> float:
         """All terms together."""
-        return sum(astuple(self))
+        total: float = sum(astuple(self))
+        return total
 
     def to_json(self) -> dict[str, int]:
         """Every term and the total, in whole bytes."""
@@ -72,7 +73,8 @@ class HostBytes:
     @property
     def total(self) -> float:
         """All terms in memory together."""
-        return sum(astuple(self)) - self.disk
+        total: float = sum(astuple(self)) - self.disk
+        return total
 
     def to_json(self) -> dict[str, int]:
         """Every term and the total, in whole bytes."""

@@ -196,7 +196,7 @@ def _states_only_estimator() -> Group:
             rows.append(Row(name=f"{name}, {place}", published=number, predicted=size / GIB))
     return Group(
         name="A states-only estimator, for comparison",
-        source="a public report; it leaves out activations, gather buffers and the allocator, which "
+        source="a public report; activations, gather buffers and the allocator are left out, which "
         "were measured to add 14 GiB and more",
         unit="GiB",
         rows=tuple(rows),

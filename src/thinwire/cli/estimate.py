@@ -1,0 +1,89 @@
+"""``thinwire estimate``: one transfer, every format side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["estimate"]
+
+
+def estimate(  # noqa: PLR0913 - typer reads the options from the signature
+    parameters: Annotated[
+        str, typer.Option(metavar="COUNT", help="How many, such as 1e6, 125M or 1.3B.")
+    ],
+    link: Annotated[
+        str,
+        typer.Option(metavar="RATE", help="100mbit is bits per second, 12.5MB/s bytes per second."),
+    ],
+    latency: Annotated[
+        str, typer.Option(metavar="TIME", help="One way, such as 10ms or 20us.")
+    ] = "100us",
+    loss: Annotated[
+        float, typer.Option(help="Share of packets lost; bounds the rate of TCP.")
+    ] = 0.0,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ideal|tcp|rdma|grpc",
+            help="What wraps the payload. Default: ideal, which is the rate and the latency and "
+            "nothing else; with a loss tcp.",
+        ),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="What encodes and decodes: cpu, a100-40gb, ...")
+    ] = "cpu",
+    formats: Annotated[
+        str | None,
+        typer.Option(
+            help="Formats, separated by commas, such as bf16,int4/128. Default: one of each family "
+            "and width.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document and nothing else.")
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a page with a chart of time against bandwidth that needs no other file.",
+        ),
+    ] = None,
+) -> None:
+    """Price one transfer of parameters in every format: bytes, time on the link, time in the codec.
+
+    Says for each format below which bandwidth it is faster than fp32.
+
+    Example: thinwire estimate --parameters 1e6 --link 100mbit --latency 10ms
+    """
+    from thinwire.planner.estimate import DEFAULT_FORMATS
+    from thinwire.planner.estimate import estimate as price
+    from thinwire.planner.hardware_file import load_device, load_link
+    from thinwire.quantities import parse_bit_rate, parse_count, parse_duration
+
+    numbers = {
+        "bit_per_s": parse_bit_rate(link),
+        "latency_s": parse_duration(latency),
+        "loss": loss,
+    }
+    priced = price(
+        parse_count(parameters),
+        load_link(protocol or ("tcp" if loss else "ideal"), numbers),
+        load_device(device),
+        DEFAULT_FORMATS if formats is None else tuple(formats.split(",")),
+    )
+    if html is not None:
+        from thinwire.planner.estimate_page import write_estimate_page
+
+        write_estimate_page(html, priced)
+    if as_json:
+        typer.echo(json.dumps(priced.to_json(), indent=2, allow_nan=False))
+    else:
+        from thinwire.cli.estimate_view import print_estimate
+
+        print_estimate(priced, page=html)

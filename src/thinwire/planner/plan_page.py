@@ -1,0 +1,96 @@
+"""A plan as one HTML page: the reasons, the pictures, the tables, where the numbers come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from thinwire.page import Page
+from thinwire.planner.plan import Plan
+from thinwire.planner.plan_charts import plan_charts
+from thinwire.planner.prediction import Prediction
+from thinwire.quantities import format_bytes, format_duration
+
+__all__ = ["render_plan_page", "write_plan_page"]
+
+
+def write_plan_page(path: Path, plan: Plan) -> None:
+    """Write the page, whole or not at all.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    render_plan_page(plan).write(path)
+
+
+def render_plan_page(plan: Plan) -> Page:
+    """The page; see :func:`write_plan_page`."""
+    setting = plan.setting
+    cluster = setting.cluster
+    page = Page(
+        f"{setting.workload.name} on {cluster.hosts} x {cluster.ranks_per_host} "
+        f"{cluster.device.name}, recipe by recipe"
+    )
+    first, *others = plan.reasons
+    page.conclusion(first)
+    for reason in others:
+        page.paragraph(reason)
+    page.figures(plan_charts(plan))
+    page.section("Time and traffic of one step")
+    page.table(
+        ("recipe", "step", "compute", "network", "codec", "offload", "across", "within"),
+        (
+            (
+                item.recipe.name,
+                format_duration(item.step_s),
+                format_duration(item.time.compute_s),
+                *(
+                    format_duration(seconds) if seconds else "-"
+                    for seconds in (
+                        item.time.exposed_comm_s,
+                        item.time.codec_s,
+                        item.time.offload_s,
+                    )
+                ),
+                *(
+                    format_bytes(size) if size else "-"
+                    for size in (item.sent.across_bytes, item.sent.within_bytes)
+                ),
+            )
+            for item in plan.predictions
+        ),
+    )
+    page.section("Memory of the worst rank at its worst moment")
+    terms = [term for term in plan.predictions[0].memory.device.to_json() if term != "total"]
+    page.table(
+        ("recipe", "fits", "moment", "total", *(term.replace("_", " ") for term in terms), "host"),
+        (
+            (
+                item.recipe.name,
+                "yes" if item.fit.fits else "no",
+                item.memory.moment,
+                *(format_bytes(size) if size else "-" for size in _sizes(item, terms)),
+            )
+            for item in plan.predictions
+        ),
+    )
+    page.section("Where the numbers come from")
+    page.table(
+        ("number", "source"),
+        (
+            (f"{part}: {name}", source)
+            for part, sources in (
+                ("device", cluster.device.sources),
+                ("link", cluster.link.sources),
+                ("backend", cluster.backend.sources),
+                ("host", cluster.host.sources),
+            )
+            for name, source in sources.items()
+        ),
+    )
+    return page
+
+
+def _sizes(prediction: Prediction, terms: list[str]) -> list[float]:
+    """The total, every term, and the host's total."""
+    device = prediction.memory.device.to_json()
+    return [device["total"], *(device[term] for term in terms), prediction.memory.host.total]
