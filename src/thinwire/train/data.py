@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from thinwire.errors import InputError
 from thinwire.train.corpus import Corpus
 
 __all__ = ["Batches"]
@@ -32,13 +33,16 @@ class Batches:
         world: number of ranks.
 
     Raises:
-        InputError: the text is too short.
+        InputError: the text is too short, or its file has changed since it was opened.
     """
 
     def __init__(
         self, corpus: Corpus, *, seq_len: int, micro_batch: int, seed: int, rank: int, world: int
     ) -> None:
         corpus.check_length(seq_len)
+        if corpus.path.stat().st_size != corpus.num_bytes:
+            # beyond the end of a mapped file there is no error, only a signal that kills
+            raise InputError(f"text {corpus.source}: {corpus.path} was changed during the run")
         text = torch.from_file(
             str(corpus.path), shared=False, size=corpus.num_bytes, dtype=torch.uint8
         )
