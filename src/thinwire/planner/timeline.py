@@ -18,11 +18,12 @@ multiplication. A model of 128 layers mostly costs as much as one of four.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 __all__ = ["Lane", "LayerTimes", "MicroBatchTimeline", "Overlap", "simulate"]
 
+WIRES = ("wire", "inner wire")
 ROUNDING = 1e-9  # far above what float64 loses over thousands of additions, far below any term
 
 
@@ -102,78 +103,122 @@ class MicroBatchTimeline:
     lanes: tuple[Lane, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One layer in one direction.
+
+    Attributes:
+        label: for pictures.
+        count: equal layers in a row.
+        work_s: compute.
+        gather_s: by wire, before it.
+        reduce_s: by wire, after it; the inner one comes first.
+        ahead: whether its gather may be requested when the direction begins.
+    """
+
+    label: str
+    count: int
+    work_s: float
+    gather_s: dict[str, float]
+    reduce_s: dict[str, float]
+    ahead: bool
+
+
 @dataclass(slots=True)
 class _Clock:
-    """The lanes, and what was done on them."""
+    """The lanes, and what was done on them.
+
+    Attributes:
+        overlap: what runs beside compute.
+        compute_s: when the compute lane is free.
+        ready_s: when the next layer's parameters are there.
+        wires_s: when each wire is free.
+        late_s: reductions kept for the end.
+        lanes: for pictures.
+    """
 
     overlap: Overlap
     compute_s: float = 0.0
-    issue_s: float = 0.0
-    wires_s: dict[str, float] = field(default_factory=lambda: {"wire": 0.0, "inner wire": 0.0})
-    late_reduce_s: float = 0.0
+    ready_s: float = 0.0
+    wires_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WIRES, 0.0))
+    late_s: float = 0.0
     lanes: list[Lane] = field(default_factory=list)
 
-    def gather(self, duration_s: float, label: str, *, ahead: bool, wire: str = "wire") -> float:
-        """Put a gather on a wire; returns when its layer may start."""
-        if not duration_s:
-            return self.compute_s
-        earliest_s = self.issue_s if self.overlap.gather else self.compute_s
-        if ahead and self.overlap.ahead:
-            earliest_s = 0.0
-        return max(self.compute_s, self.send(wire, earliest_s, duration_s, label))
-
-    def compute(self, start_s: float, duration_s: float, label: str) -> None:
-        """Compute on the compute lane."""
-        self.issue_s = start_s
-        self.compute_s = start_s + duration_s
-        self.lanes.append(Lane("compute", label, start_s, self.compute_s))
-
-    def reduce(self, inner_s: float, duration_s: float, label: str) -> None:
-        """Put a reduction on the inner wire and then on the other, or keep it for the end."""
-        if not self.overlap.reduce:
-            self.late_reduce_s += inner_s + duration_s
-            return
-        earliest_s = self.compute_s
-        if inner_s:
-            earliest_s = self.send("inner wire", earliest_s, inner_s, label)
-        if duration_s:
-            self.send("wire", earliest_s, duration_s, label)
+    def walk(self, turns: Sequence[_Turn], *, drawn: bool) -> None:
+        """Go through one direction of a micro-batch."""
+        self._request(turns[0], self.compute_s)
+        for turn, following in zip(turns, [*turns[1:], None], strict=True):
+            self._repeat(turn, turn.count - 1, drawn=drawn)
+            self._take(turn, following)
 
     def finish(self) -> float:
         """Send what was kept, and wait for all lanes."""
         end_s = max(self.compute_s, *self.wires_s.values())
-        if self.late_reduce_s:
-            end_s = self.send("wire", end_s, self.late_reduce_s, "reduce")
+        if self.late_s:
+            end_s = self._send("wire", end_s, self.late_s, "reduce")
         return end_s
 
-    def send(self, wire: str, earliest_s: float, duration_s: float, label: str) -> float:
+    def _take(self, turn: _Turn, following: _Turn | None) -> None:
+        """Compute one layer; request the next one's gather before this one's reduction."""
+        start_s = max(self.compute_s, self.ready_s)
+        if following is not None and self.overlap.gather:
+            self._request(following, start_s)
+        self.compute_s = start_s + turn.work_s
+        self.lanes.append(Lane("compute", turn.label, start_s, self.compute_s))
+        self._reduce(turn)
+        if following is not None and not self.overlap.gather:
+            self._request(following, self.compute_s)
+
+    def _request(self, turn: _Turn, at_s: float) -> None:
+        """Put a gather on the wires; its layer may start when all of it is there."""
+        earliest_s = 0.0 if turn.ahead and self.overlap.ahead else at_s
+        self.ready_s = max(
+            (
+                self._send(wire, earliest_s, duration_s, f"{turn.label} gather")
+                for wire, duration_s in turn.gather_s.items()
+                if duration_s
+            ),
+            default=at_s,
+        )
+
+    def _reduce(self, turn: _Turn) -> None:
+        """Put a reduction on the inner wire and then on the other, or keep it for the end."""
+        if not self.overlap.reduce:
+            self.late_s += sum(turn.reduce_s.values())
+            return
+        earliest_s = self.compute_s
+        for wire, duration_s in turn.reduce_s.items():
+            if duration_s:
+                earliest_s = self._send(wire, earliest_s, duration_s, f"{turn.label} reduce")
+
+    def _send(self, wire: str, earliest_s: float, duration_s: float, label: str) -> float:
         """Occupy a wire; returns when it is done."""
         start_s = max(earliest_s, self.wires_s[wire])
         self.wires_s[wire] = start_s + duration_s
         self.lanes.append(Lane(wire, label, start_s, start_s + duration_s))
         return start_s + duration_s
 
-    def layers(self, count: int, *, drawn: bool) -> Iterator[int]:
-        """Count through a run of equal layers; once it is periodic, jump to its end."""
-        for index in range(count):
-            before_s, late_s = self._reading(), self.late_reduce_s
-            yield index
+    def _repeat(self, turn: _Turn, times: int, *, drawn: bool) -> None:
+        """Take a layer that is followed by an equal one; once that is periodic, jump ahead."""
+        for index in range(times):
+            before_s, late_s = self._reading(), self.late_s
+            self._take(turn, turn)
             moved_s = [now - then for now, then in zip(self._reading(), before_s, strict=True)]
             # a lane that one layer leaves alone is left alone by all equal ones
-            busy_s = [step for step in moved_s if step]
-            if drawn or max(busy_s) - min(busy_s) > ROUNDING * max(busy_s):
+            busy_s = [step_s for step_s in moved_s if step_s]
+            if drawn or (busy_s and max(busy_s) - min(busy_s) > ROUNDING * max(busy_s)):
                 continue
-            left = count - 1 - index
-            compute_s, issue_s, *wires_s = moved_s
+            left = times - 1 - index
+            compute_s, ready_s, *wires_s = moved_s
             self.compute_s += left * compute_s
-            self.issue_s += left * issue_s
-            for wire, step_s in zip(self.wires_s, wires_s, strict=True):
+            self.ready_s += left * ready_s
+            for wire, step_s in zip(WIRES, wires_s, strict=True):
                 self.wires_s[wire] += left * step_s
-            self.late_reduce_s += left * (self.late_reduce_s - late_s)
+            self.late_s += left * (self.late_s - late_s)
             return
 
     def _reading(self) -> tuple[float, ...]:
-        return self.compute_s, self.issue_s, *self.wires_s.values()
+        return self.compute_s, self.ready_s, *self.wires_s.values()
 
 
 def simulate(
@@ -194,30 +239,23 @@ def simulate(
         drawn: whether every layer is simulated, for a picture that shows them all.
     """
     clock = _Clock(overlap)
-    _forward(clock, root)
-    for run in runs:
-        for _ in clock.layers(run.count, drawn=drawn):
-            _forward(clock, run)
-    clock.compute(clock.compute_s, head.forward_s, head.label)
+    clock.walk([_forward(layer) for layer in (root, *runs, head)], drawn=drawn)
     forward_s = clock.compute_s
-    clock.compute(clock.compute_s, head.backward_s, f"{head.label} backward")
-    for run in reversed(runs):
-        for _ in clock.layers(run.count, drawn=drawn):
-            _backward(clock, run)
-    _backward(clock, root)
+    clock.walk([_backward(layer) for layer in (head, *reversed(runs), root)], drawn=drawn)
     return MicroBatchTimeline(clock.finish(), forward_s, tuple(clock.lanes))
 
 
-def _forward(clock: _Clock, layer: LayerTimes) -> None:
-    start_s = clock.gather(layer.gather_forward_s, f"{layer.label} gather", ahead=True)
-    clock.compute(start_s, layer.forward_s, layer.label)
+def _forward(layer: LayerTimes) -> _Turn:
+    gather_s = {"wire": layer.gather_forward_s}
+    return _Turn(layer.label, layer.count, layer.forward_s, gather_s, {}, ahead=True)
 
 
-def _backward(clock: _Clock, layer: LayerTimes) -> None:
-    label = f"{layer.label} gather"
-    start_s = max(
-        clock.gather(layer.gather_backward_s, label, ahead=False),
-        clock.gather(layer.inner_gather_backward_s, label, ahead=False, wire="inner wire"),
+def _backward(layer: LayerTimes) -> _Turn:
+    return _Turn(
+        label=f"{layer.label} backward",
+        count=layer.count,
+        work_s=layer.backward_s,
+        gather_s={"inner wire": layer.inner_gather_backward_s, "wire": layer.gather_backward_s},
+        reduce_s={"inner wire": layer.inner_reduce_s, "wire": layer.reduce_s},
+        ahead=False,
     )
-    clock.compute(start_s, layer.backward_s, f"{layer.label} backward")
-    clock.reduce(layer.inner_reduce_s, layer.reduce_s, f"{layer.label} reduce")
