@@ -11,7 +11,6 @@ import pytest
 from lab_permission import NEEDS_LAB
 from thinwire.errors import LabError
 from thinwire.lab import Lab, Layout, Network
-from thinwire.lab.hosts import shaping
 from thinwire.lab.iproute import run_batch
 from thinwire.lab.namespace import Namespace
 
@@ -109,12 +108,6 @@ def test_both_ends_of_a_link_are_shaped() -> None:
         assert "rate 200Mbit" in lab.run(1, filters)
     with Lab(Layout(hosts=2, ranks_per_host=1)) as lab:
         assert "tbf" not in lab.run(0, filters) + lab._hub.run(filters)
-
-
-def test_the_bucket_holds_a_buffer_and_grows_with_the_rate() -> None:
-    assert "rate 50000000bit burst 65602b" in shaping(50e6)
-    assert "burst 625000b" in shaping(1e9)
-    assert "burst 4194304b" in shaping(100e9)
 
 
 def test_a_refused_command_is_named() -> None:

@@ -17,7 +17,6 @@ The namespaces are anonymous (see `namespace`), so labs never meet: all use the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from ipaddress import IPv4Network
@@ -29,31 +28,13 @@ from thinwire.lab.iproute import run_batch
 from thinwire.lab.layout import Layout
 from thinwire.lab.namespace import Namespace
 from thinwire.lab.network import Network
+from thinwire.lab.shaping import shaping
 
-__all__ = ["Lab", "shaping"]
+__all__ = ["Lab"]
 
 T = TypeVar("T")
 
 _ADDRESSES = IPv4Network("198.18.0.0/15")
-
-# The largest buffer that segmentation offload hands to the queue. A bucket that holds less makes
-# the filter cut every buffer into frames, at a cost in CPU that the ranks would feel.
-_OFFLOAD_BYTES = 65536 + 66
-# How much of the rate the bucket holds: enough to catch up after a late timer, and little against a
-# transfer that is measured.
-_BURST_S = 0.005
-_LARGEST_BURST_BYTES = 4 << 20
-# How long a frame may wait in the queue before it is dropped; TCP fills the link within that.
-_QUEUE_S = 0.05
-
-
-def shaping(rate_bit_per_s: float) -> str:
-    """Return the `tc` words of a token bucket filter of the rate, in bit/s of Ethernet frames."""
-    burst_bytes = min(max(_OFFLOAD_BYTES, rate_bit_per_s / 8 * _BURST_S), _LARGEST_BURST_BYTES)
-    return (
-        f"tbf rate {math.ceil(rate_bit_per_s)}bit burst {math.ceil(burst_bytes)}b "
-        f"latency {_QUEUE_S * 1e3:.0f}ms"
-    )
 
 
 class Lab(Network):

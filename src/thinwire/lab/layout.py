@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from thinwire.errors import ConfigError
+from thinwire.quantities import format_bit_rate
 
-__all__ = ["MAX_HOSTS", "Layout"]
+__all__ = ["FASTEST_LINK_BIT_PER_S", "MAX_HOSTS", "SLOWEST_LINK_BIT_PER_S", "Layout"]
 
 # The kernel's bridge numbers its ports in ten bits, and port 0 is the bridge itself (BR_MAX_PORTS).
 MAX_HOSTS = 1023
+
+# Slower, one offload buffer would hold the link for over half a second, and no brief measurement
+# could confirm the rate. Faster than the other, no machine can pretend to be.
+SLOWEST_LINK_BIT_PER_S = 1e6
+FASTEST_LINK_BIT_PER_S = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +26,7 @@ class Layout:
     frames; None leaves the link unshaped.
 
     Raises:
-        ConfigError: a number below 1, too many hosts, or a rate that is not above zero.
+        ConfigError: a number below 1, too many hosts, or a rate outside of what a lab can shape.
     """
 
     hosts: int
@@ -39,10 +44,12 @@ class Layout:
                 f"{self.hosts} hosts are too many for one bridge: at most {MAX_HOSTS}"
             )
         rate = self.link_bit_per_s
-        if rate is not None and not (math.isfinite(rate) and rate > 0):
+        if rate is not None and not SLOWEST_LINK_BIT_PER_S <= rate <= FASTEST_LINK_BIT_PER_S:
             raise ConfigError(
-                f"the link's rate is {rate} bit/s; it must be above zero, such as 200mbit, "
-                "or be left out for an unshaped link"
+                f"the link's rate is {rate:g} bit/s; it can be "
+                f"{format_bit_rate(SLOWEST_LINK_BIT_PER_S)} to "
+                f"{format_bit_rate(FASTEST_LINK_BIT_PER_S)}, such as 200mbit, or be left out for "
+                "an unshaped link"
             )
 
     @property

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from thinwire.errors import LabError
 from thinwire.lab.network import Network
+from thinwire.lab.shaping import bucket_bytes
 from thinwire.quantities import format_bit_rate
 
 __all__ = ["TOLERANCE", "LinkRates", "check_link", "measure_link"]
@@ -24,10 +25,9 @@ TOLERANCE = 0.10
 """How far the measured rate may be from the requested one, as a fraction of it."""
 
 _ATTEMPTS = 3
-# Data leaves a filter in lumps of one offload buffer, and each of the two filters lets one lump
-# pass at once after a rest. A slow link needs time for both to fade; 2 s bound it.
-_LUMP_BYTES = 1 << 16
-_WARM_UP_LUMPS, _WINDOW_LUMPS = 4, 32
+# Each of the two filters on the way passes a full bucket at once after a rest, and on a slow link
+# data comes in lumps of a bucket. It needs time for both to fade; 2 s bound it.
+_WARM_UP_BUCKETS, _WINDOW_BUCKETS = 4, 32
 _SHORTEST_WARM_UP_S, _SHORTEST_WINDOW_S, _LONGEST_S = 0.25, 0.4, 2.0
 _FRAME_OVERHEAD_BYTES = 14 + 20 + 20 + 12
 _BUFFER_BYTES = 1 << 20
@@ -121,9 +121,10 @@ def _one_way(network: Network, *, sender: int, receiver: int) -> float:
 
 
 def _flood(source: socket.socket, sink: socket.socket, expected_bit_per_s: float | None) -> float:
-    lump_s = 0.0 if expected_bit_per_s is None else 8 * _LUMP_BYTES / expected_bit_per_s
-    warm_up_s = min(max(_SHORTEST_WARM_UP_S, _WARM_UP_LUMPS * lump_s), _LONGEST_S)
-    window_s = min(max(_SHORTEST_WINDOW_S, _WINDOW_LUMPS * lump_s), _LONGEST_S)
+    rate = expected_bit_per_s
+    bucket_s = 0.0 if rate is None else 8 * bucket_bytes(rate) / rate
+    warm_up_s = min(max(_SHORTEST_WARM_UP_S, _WARM_UP_BUCKETS * bucket_s), _LONGEST_S)
+    window_s = min(max(_SHORTEST_WINDOW_S, _WINDOW_BUCKETS * bucket_s), _LONGEST_S)
     for end in (source, sink):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         end.settimeout(_CONNECT_S)

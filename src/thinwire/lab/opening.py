@@ -17,7 +17,7 @@ def open_network(hosts: int, ranks_per_host: int, link_bit_per_s: float | None) 
     Without a rate the lab's links are unshaped; it is still preferred, for its interface counters.
 
     Raises:
-        ConfigError: a number below 1 or a rate that is not above zero.
+        ConfigError: a number below 1, or a rate that no lab can shape, such as 0.
         LabError: namespaces are permitted, and yet the lab cannot be built.
     """
     layout = Layout(hosts=hosts, ranks_per_host=ranks_per_host, link_bit_per_s=link_bit_per_s)

@@ -6,9 +6,9 @@ import errno
 import sys
 
 from thinwire.errors import LabError
-from thinwire.lab.hosts import shaping
 from thinwire.lab.iproute import find_program, run_batch
 from thinwire.lab.namespace import Namespace
+from thinwire.lab.shaping import shaping
 
 __all__ = ["lab_obstacle"]
 
