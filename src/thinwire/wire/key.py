@@ -5,7 +5,7 @@ generator whose state could drift between ranks, between the reference and a ker
 run and its repetition. `Key` mixes 64 bits in Python once per tensor; from there
 
     block word  = low 32 bits of mix64(key + block number)
-    random word = mix32(block word + position * 0x9E3779B9)
+    random word = mix32(block word + position)
 
 ``mix64`` is the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014); ``mix32`` is
 "lowbias32" of Chris Wellons' hash-prospector: two multiplications, the least biased of its size.
@@ -24,7 +24,6 @@ __all__ = ["Key", "random_halves", "random_words"]
 _MASK_64 = (1 << 64) - 1
 _MASK_32 = (1 << 32) - 1
 GOLDEN_64 = 0x9E3779B97F4A7C15
-GOLDEN_32 = 0x9E3779B9
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def random_words(key: Key, blocks: Tensor, width: int) -> Tensor:
     # int64 arithmetic wraps around like the kernels' unsigned one; only shifts need masks.
     base = (_mix64_tensor(blocks + key.signed_value) & _MASK_32).unsqueeze(1)
     positions = torch.arange(width, dtype=torch.int64, device=blocks.device)
-    return _mix32_tensor(base + positions * GOLDEN_32 & _MASK_32)
+    return _mix32_tensor(base + positions & _MASK_32)
 
 
 def random_halves(key: Key, blocks: Tensor, width: int) -> Tensor:

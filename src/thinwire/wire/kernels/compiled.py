@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 from numba.core.caching import (
@@ -30,9 +30,6 @@ from numba.core.caching import (
 __all__ = ["entry", "loop"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-# nogil: a kernel runs beside the thread that computes. error_model: x / 0 is Inf, as in torch.
-_FLAGS = {"nogil": True, "error_model": "numpy"}
 
 
 @cache
@@ -50,40 +47,43 @@ class _WholePackage:
         return _source_digest()
 
 
-class _UserProvided(_WholePackage, UserProvidedCacheLocator):  # type: ignore[misc]
+class _UserProvided(_WholePackage, UserProvidedCacheLocator):
     pass
 
 
-class _InTree(_WholePackage, InTreeCacheLocator):  # type: ignore[misc]
+class _InTree(_WholePackage, InTreeCacheLocator):
     pass
 
 
-class _UserWide(_WholePackage, UserWideCacheLocator):  # type: ignore[misc]
+class _UserWide(_WholePackage, UserWideCacheLocator):
     pass
 
 
-class _CacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
+class _CacheImpl(CompileResultCacheImpl):
     _locator_classes = [_UserProvided, _InTree, _UserWide]  # noqa: RUF012  (Numba's own attribute)
 
 
-class _Cache(FunctionCache):  # type: ignore[misc]
+class _Cache(FunctionCache):
     _impl_class = _CacheImpl
 
     def save_overload(self, sig: Any, data: Any) -> None:
         with contextlib.suppress(OSError):
-            super().save_overload(sig, data)
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
 
 
 def loop(function: _Function) -> _Function:
     """Compile a loop that other loops and entries use."""
-    compiled: _Function = numba.njit(**_FLAGS)(function)
-    return compiled
+    return cast(_Function, _compile(function))
 
 
 def entry(function: _Function) -> _Function:
     """Compile a function that Python calls; its machine code is cached."""
-    compiled: Any = numba.njit(**_FLAGS)(function)
+    compiled = _compile(function)
     with contextlib.suppress(RuntimeError):  # no directory can be written: compile in each process
-        compiled._cache = _Cache(function)
-    result: _Function = compiled
-    return result
+        compiled._cache = _Cache(function)  # type: ignore[no-untyped-call]
+    return cast(_Function, compiled)
+
+
+def _compile(function: Callable[..., Any]) -> Any:
+    # nogil: a kernel runs beside the thread that computes. error_model: x / 0 is Inf, as in torch.
+    return numba.njit(nogil=True, error_model="numpy")(function)

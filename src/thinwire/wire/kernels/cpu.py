@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 import torch
+from numba.core import config
 from torch import Tensor
 
 from thinwire.formats import WireFormat
 from thinwire.wire.codec import Codec
-from thinwire.wire.kernels import uniform
+from thinwire.wire.kernels import rounding, uniform
 from thinwire.wire.kernels.halves import BFLOAT16, FLOAT16, FLOAT32
+from thinwire.wire.kernels.tiles import Plan
 from thinwire.wire.key import Key
 from thinwire.wire.levels import Levels, draw_shift
 
@@ -22,13 +22,10 @@ __all__ = ["UniformKernel", "kernel_codec"]
 
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 
-# Summing walks over all payloads a stretch at a time, so that the sum stays in a near cache.
-_SUM_STRETCH_ELEMENTS = 1 << 17
-
 
 def kernel_codec(fmt: WireFormat) -> Codec | None:
     """The compiled codec of a format, or None where there is none and the reference serves."""
-    if numba.config.DISABLE_JIT:  # a debugging setting of Numba, under which nothing is compiled
+    if config.DISABLE_JIT:  # a debugging setting of Numba, under which nothing is compiled
         return None
     return UniformKernel(fmt) if fmt.family == "int" else None
 
@@ -39,16 +36,19 @@ class UniformKernel(Codec):
     def __init__(self, fmt: WireFormat) -> None:
         super().__init__(fmt)
         levels = Levels.of(fmt)
+        affine = "asym" in fmt.options
+        bottom = 0 if affine else -levels.top
         self._levels = uniform.UniformLevels(
-            top=np.int32(levels.top),
-            offset=np.int32(levels.offset),
+            codes=rounding.codes_between(bottom, levels.top, levels.offset),
+            offset=np.float32(levels.offset),
             span=np.float32(levels.span),
-            shift=np.float32(0),
+            unit=np.float32(0.5 if affine else 1.0),
+            shift=np.float32(0.0),
             added=levels.rule.added,
             mask=levels.rule.mask,
             largest=int(np.float32(levels.rule.largest).view(np.int32)),
             narrow=fmt.scale_bytes == 2,
-            affine="asym" in fmt.options,
+            affine=affine,
             stochastic="stochastic" in fmt.options,
             key=0,
         )
@@ -64,24 +64,24 @@ class UniformKernel(Codec):
         uniform.encode(_bytes_of(x), payload, plan, levels, 0, plan.num_blocks)
 
     def _decode(self, payload: Tensor, out: Tensor) -> None:
-        plan = self._plan(out)
-        levels = self._levels_of(payload, plan)
-        uniform.decode(payload.numpy(), _bytes_of(out), plan, levels, False, 0, plan.num_blocks)
+        self._decode_sum([payload], out)
 
     def _decode_sum(self, payloads: Sequence[Tensor], out: Tensor) -> None:
         plan = self._plan(out)
-        target = _bytes_of(out)
-        sources = [(payload.numpy(), self._levels_of(payload, plan)) for payload in payloads]
-        stretch = max(1, _SUM_STRETCH_ELEMENTS // plan.block)
-        for first in range(0, plan.num_blocks, stretch):
-            last = min(first + stretch, plan.num_blocks)
-            for index, (source, levels) in enumerate(sources):
-                uniform.decode(source, target, plan, levels, index > 0, first, last)
+        addresses = np.array([payload.data_ptr() for payload in payloads], np.int64)
+        shifts = np.zeros(len(payloads), np.float32)
+        if plan.scales_at:
+            for index, payload in enumerate(payloads):
+                shifts[index] = payload.numpy()[: plan.scales_at].view(np.float32)[0]
+        size = payloads[0].numel()
+        uniform.decode(
+            addresses, shifts, size, _bytes_of(out), plan, self._levels, 0, plan.num_blocks
+        )
 
-    def _plan(self, values: Tensor) -> uniform.Plan:
+    def _plan(self, values: Tensor) -> Plan:
         assert self.format.block is not None
         layout = self.format.layout(values.numel())
-        return uniform.Plan(
+        return Plan(
             numel=values.numel(),
             block=self.format.block,
             kind=_KINDS[values.dtype],
@@ -93,12 +93,6 @@ class UniformKernel(Codec):
             codes_at=layout.codes_at,
             codes_end=layout.codes_end,
         )
-
-    def _levels_of(self, payload: Tensor, plan: uniform.Plan) -> uniform.UniformLevels:
-        """The levels, with the shift that this payload carries."""
-        if plan.scales_at == 0:
-            return self._levels
-        return self._levels._replace(shift=payload.numpy()[: plan.scales_at].view(np.float32)[0])
 
 
 def _bytes_of(values: Tensor) -> Any:

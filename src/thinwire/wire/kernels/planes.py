@@ -1,8 +1,8 @@
 """Bit planes, as in `thinwire.wire.reference.planes`, for all blocks of a tile at once.
 
-Codes lie in a scratch array, one byte each, ``stride`` bytes a block: a multiple of 8, zero behind
-the last element of a ragged block, so that it packs like a full one. The packed bytes of a block
-are its planes one after another, low bits first.
+Codes lie in scratch memory, one byte each, `padded` bytes a block, zero behind the last element of
+a ragged block, so that it packs like a full one. The packed bytes of a block are its planes one
+after another, low bits first.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import numpy as np
 from thinwire.wire.kernels.compiled import loop
 
 __all__ = ["pack", "unpack"]
+
+# A loop whose length the compiler knows becomes straight vector code; what is left over follows.
+_STRIP = 64
 
 
 @loop
@@ -49,22 +52,40 @@ def unpack(packed: Any, stride: int, width: int, bits: int, codes: Any) -> None:
 @loop
 def _pack_4(codes: Any, stride: int, stretch: int, packed: Any, row: int) -> None:
     for block in range(codes.size // stride):
-        first = block * stride
-        low, high = codes[first : first + stretch], codes[first + stretch : first + 2 * stretch]
-        target = packed[block * row : block * row + stretch]
-        for i in range(target.size):
-            target[i] = np.uint8((low[i] & np.uint8(15)) | (high[i] << np.uint8(4)))
+        low, target = np.uint64(block * stride), np.uint64(block * row)
+        high = low + np.uint64(stretch)
+        strips = stretch // _STRIP * _STRIP
+        for strip in range(0, strips, _STRIP):
+            for i in range(_STRIP):
+                k = np.uint64(strip + i)
+                packed[target + k] = _nibbles(codes[low + k], codes[high + k])
+        for i in range(strips, stretch):
+            k = np.uint64(i)
+            packed[target + k] = _nibbles(codes[low + k], codes[high + k])
+
+
+@loop
+def _nibbles(low: Any, high: Any) -> Any:
+    return np.uint8((low & np.uint8(15)) | (high << np.uint8(4)))
 
 
 @loop
 def _unpack_4(packed: Any, row: int, stretch: int, codes: Any, stride: int) -> None:
     for block in range(codes.size // stride):
-        first = block * stride
-        low, high = codes[first : first + stretch], codes[first + stretch : first + 2 * stretch]
-        source = packed[block * row : block * row + stretch]
-        for i in range(source.size):
-            low[i] = source[i] & np.uint8(15)
-            high[i] = source[i] >> np.uint8(4)
+        low, source = np.uint64(block * stride), np.uint64(block * row)
+        high = low + np.uint64(stretch)
+        strips = stretch // _STRIP * _STRIP
+        for strip in range(0, strips, _STRIP):
+            for i in range(_STRIP):
+                k = np.uint64(strip + i)
+                codes[low + k] = packed[source + k] & np.uint8(15)
+            for i in range(_STRIP):
+                k = np.uint64(strip + i)
+                codes[high + k] = packed[source + k] >> np.uint8(4)
+        for i in range(strips, stretch):
+            k = np.uint64(i)
+            codes[low + k] = packed[source + k] & np.uint8(15)
+            codes[high + k] = packed[source + k] >> np.uint8(4)
 
 
 @loop
@@ -72,17 +93,15 @@ def _pack_2(
     codes: Any, stride: int, stretch: int, shift: int, packed: Any, row: int, start: int
 ) -> None:
     down, mask = np.uint8(shift), np.uint8(3)
+    step = np.uint64(stretch)
     for block in range(codes.size // stride):
-        first = block * stride
-        part_0 = codes[first : first + stretch]
-        part_1 = codes[first + stretch : first + 2 * stretch]
-        part_2 = codes[first + 2 * stretch : first + 3 * stretch]
-        part_3 = codes[first + 3 * stretch : first + 4 * stretch]
-        target = packed[block * row + start : block * row + start + stretch]
-        for i in range(target.size):
-            low = (part_0[i] >> down & mask) | (part_1[i] >> down & mask) << np.uint8(2)
-            high = (part_2[i] >> down & mask) | (part_3[i] >> down & mask) << np.uint8(2)
-            target[i] = np.uint8(low | high << np.uint8(4))
+        source, target = np.uint64(block * stride), np.uint64(block * row + start)
+        for i in range(stretch):
+            k = source + np.uint64(i)
+            low = codes[k] >> down & mask | (codes[k + step] >> down & mask) << np.uint8(2)
+            k += np.uint64(2) * step
+            high = codes[k] >> down & mask | (codes[k + step] >> down & mask) << np.uint8(2)
+            packed[target + np.uint64(i)] = np.uint8(low | high << np.uint8(4))
 
 
 @loop
@@ -90,15 +109,16 @@ def _unpack_2(
     packed: Any, row: int, start: int, stretch: int, shift: int, codes: Any, stride: int
 ) -> None:
     up, mask = np.uint8(shift), np.uint8(3)
-    keep = np.uint8((1 << shift) - 1)  # the planes already there; without any, old scratch goes
+    keep = np.uint8((1 << shift) - 1)  # planes that are there already, but not old scratch
     for block in range(codes.size // stride):
-        source = packed[block * row + start : block * row + start + stretch]
-        for index in range(4):
-            first = block * stride + index * stretch
-            part = codes[first : first + stretch]
-            down = np.uint8(2 * index)
-            for i in range(source.size):
-                part[i] = np.uint8((part[i] & keep) | (source[i] >> down & mask) << up)
+        source = np.uint64(block * row + start)
+        for part in range(4):
+            target = np.uint64(block * stride + part * stretch)
+            down = np.uint8(2 * part)
+            for i in range(stretch):
+                k = np.uint64(i)
+                plane = (packed[source + k] >> down & mask) << up
+                codes[target + k] = np.uint8(codes[target + k] & keep | plane)
 
 
 @loop
@@ -107,14 +127,16 @@ def _pack_1(
 ) -> None:
     down, mask = np.uint8(shift), np.uint8(1)
     for block in range(codes.size // stride):
-        target = packed[block * row + start : block * row + start + stretch]
-        target[:] = 0
-        for index in range(8):
-            first = block * stride + index * stretch
-            part = codes[first : first + stretch]
-            up = np.uint8(index)
-            for i in range(target.size):
-                target[i] = np.uint8(target[i] | (part[i] >> down & mask) << up)
+        target = np.uint64(block * row + start)
+        for i in range(stretch):
+            packed[target + np.uint64(i)] = 0
+        for part in range(8):
+            source = np.uint64(block * stride + part * stretch)
+            up = np.uint8(part)
+            for i in range(stretch):
+                k = np.uint64(i)
+                plane = (codes[source + k] >> down & mask) << up
+                packed[target + k] = np.uint8(packed[target + k] | plane)
 
 
 @loop
@@ -124,10 +146,11 @@ def _unpack_1(
     up, mask = np.uint8(shift), np.uint8(1)
     keep = np.uint8((1 << shift) - 1)
     for block in range(codes.size // stride):
-        source = packed[block * row + start : block * row + start + stretch]
-        for index in range(8):
-            first = block * stride + index * stretch
-            part = codes[first : first + stretch]
-            down = np.uint8(index)
-            for i in range(source.size):
-                part[i] = np.uint8((part[i] & keep) | (source[i] >> down & mask) << up)
+        source = np.uint64(block * row + start)
+        for part in range(8):
+            target = np.uint64(block * stride + part * stretch)
+            down = np.uint8(part)
+            for i in range(stretch):
+                k = np.uint64(i)
+                plane = (packed[source + k] >> down & mask) << up
+                codes[target + k] = np.uint8(codes[target + k] & keep | plane)

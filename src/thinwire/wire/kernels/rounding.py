@@ -2,106 +2,77 @@
 
 Each takes the values of a tile, block after block, and writes one byte per code. They differ from
 the formulas of `thinwire.wire.reference.uniform` in nothing: same operations, same order. Meanwhile
-they ask for the memory of the next tile, ``ahead``, a strip at a time (see `prefetch`).
+they prefetch bytes ``ahead``.
+
+    note [rounding by addition]
+    Adding 1.5 * 2**23 to a float32 below 2**22 leaves the number, rounded to nearest even, in its
+    low bits. Bounds are compared on those bits, as integers, and the lowest byte is the code.
+    This takes half the instructions of rounding, converting and adding an offset.
 
 A random word serves two elements, half a block apart, as in `thinwire.wire.key.random_halves`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from thinwire.wire.kernels.compiled import loop
-from thinwire.wire.kernels.prefetch import prefetch
-from thinwire.wire.key import GOLDEN_32
+from thinwire.wire.kernels.memory import prefetch
+from thinwire.wire.kernels.random import block_word, centred_high, centred_low, random_word
+from thinwire.wire.kernels.scales import STRIP
 
-__all__ = ["affine", "affine_stochastic", "symmetric", "symmetric_stochastic"]
+__all__ = ["Codes", "codes_between", "nearest", "stochastic"]
 
-# Elements between two requests for memory: few enough that the requests never queue up.
-_STRIP = 128
+_ROUNDER = np.float32(1.5 * 2**23)
 
-_GOLDEN = np.uint32(GOLDEN_32)
-_STEP = np.float32(2.0**-16)
-_HALF_STEP = np.float32(2.0**-17)
-_HALF = np.float32(0.5)
+
+class Codes(NamedTuple):
+    """Which codes there are, as numbers for [rounding by addition].
+
+    Attributes:
+        rounder: float32, 1.5 * 2**23 plus what is added to a code to store it without sign.
+        lowest, highest: int32, the bits of ``rounder`` plus the smallest and the largest code.
+    """
+
+    rounder: Any
+    lowest: Any
+    highest: Any
+
+
+def codes_between(bottom: int, top: int, offset: int) -> Codes:
+    """The codes from ``bottom`` to ``top``, stored with ``offset`` added.
+
+    ``offset`` is even, since rounding to even must see the parity of the code alone.
+    """
+    assert offset % 2 == 0
+    rounder = np.float32(_ROUNDER + np.float32(offset))
+    bits = int(rounder.view(np.int32))
+    return Codes(rounder=rounder, lowest=np.int32(bits + bottom), highest=np.int32(bits + top))
 
 
 @loop
-def symmetric(values: Any, width: int, inverses: Any, levels: Any, ahead: Any, codes: Any) -> None:
-    """Nearest code of ``value * inverse - shift``."""
-    stride = codes.size // inverses.size
-    ahead_bytes = ahead.size // values.size
-    for block in range(inverses.size):
-        inverse = inverses[block]
-        for start in range(0, width, _STRIP):
-            first, last = block * width + start, block * width + min(start + _STRIP, width)
-            prefetch(ahead, first * ahead_bytes, last * ahead_bytes)
-            strip = values[first:last]
-            target = codes[block * stride + start : block * stride + start + strip.size]
-            for i in range(target.size):
-                code = np.int32(np.rint(strip[i] * inverse - levels.shift))
-                target[i] = _stored(code, -levels.top, levels.top, levels.offset)
-
-
-@loop
-def affine(
+def nearest(
     values: Any, width: int, zeros: Any, inverses: Any, levels: Any, ahead: Any, codes: Any
 ) -> None:
-    """Nearest code of ``(value - zero) * inverse``, formed at half size."""
+    """Nearest code of ``(value * unit - zero) * inverse - shift``."""
     stride = codes.size // inverses.size
     ahead_bytes = ahead.size // values.size
     for block in range(inverses.size):
-        zero, inverse = zeros[block] * _HALF, inverses[block]
-        for start in range(0, width, _STRIP):
-            first, last = block * width + start, block * width + min(start + _STRIP, width)
-            prefetch(ahead, first * ahead_bytes, last * ahead_bytes)
-            strip = values[first:last]
-            target = codes[block * stride + start : block * stride + start + strip.size]
-            for i in range(target.size):
-                code = np.int32(np.rint((strip[i] * _HALF - zero) * inverse))
-                target[i] = _stored(code, np.int32(0), levels.top, np.int32(0))
+        zero, inverse = zeros[block], inverses[block]
+        moved = np.uint64(block * stride) - np.uint64(block * width)
+        end = (block + 1) * width
+        for start in range(block * width, end, STRIP):
+            stop = min(start + STRIP, end)
+            prefetch(ahead, start * ahead_bytes, stop * ahead_bytes)
+            for i in range(np.uint64(start), np.uint64(stop)):
+                steps = (values[i] * levels.unit - zero) * inverse - levels.shift
+                codes[i + moved] = _code(steps, levels.codes)
 
 
 @loop
-def symmetric_stochastic(
-    values: Any, width: int, inverses: Any, levels: Any, first_block: int, ahead: Any, codes: Any
-) -> None:
-    """``value * inverse`` rounded down after adding a random number in (0, 1)."""
-    stride = codes.size // inverses.size
-    ahead_bytes = ahead.size // values.size
-    half = (width + 1) // 2
-    for block in range(inverses.size):
-        inverse = inverses[block]
-        word_of_block = _block_word(levels.key, first_block + block)
-        for start in range(0, half, _STRIP):
-            size = min(start + _STRIP, half) - start
-            first = block * width + start
-            prefetch(
-                ahead,
-                (block * width + 2 * start) * ahead_bytes,
-                (block * width + 2 * (start + size)) * ahead_bytes,
-            )
-            low = values[first : first + size]
-            high = values[first + half : min(first + half + size, (block + 1) * width)]
-            first = block * stride + start
-            low_codes = codes[first : first + low.size]
-            high_codes = codes[first + half : first + half + high.size]
-            for i in range(high.size):
-                word = _random_word(word_of_block, start + i)
-                code = np.int32(np.floor(low[i] * inverse + _unit_low(word)))
-                low_codes[i] = _stored(code, -levels.top, levels.top, levels.offset)
-                code = np.int32(np.floor(high[i] * inverse + _unit_high(word)))
-                high_codes[i] = _stored(code, -levels.top, levels.top, levels.offset)
-            for i in range(high.size, low.size):
-                word = _random_word(word_of_block, start + i)
-                code = np.int32(np.floor(low[i] * inverse + _unit_low(word)))
-                low_codes[i] = _stored(code, -levels.top, levels.top, levels.offset)
-
-
-@loop
-def affine_stochastic(
+def stochastic(
     values: Any,
     width: int,
     zeros: Any,
@@ -111,75 +82,36 @@ def affine_stochastic(
     ahead: Any,
     codes: Any,
 ) -> None:
-    """``(value - zero) * inverse`` rounded down after adding a random number in (0, 1)."""
+    """Nearest code of ``(value * unit - zero) * inverse`` plus a random number in (-1/2, 1/2)."""
     stride = codes.size // inverses.size
     ahead_bytes = ahead.size // values.size
-    half = (width + 1) // 2
-    bottom = np.int32(0)
+    half = np.uint64((width + 1) // 2)
     for block in range(inverses.size):
-        zero, inverse = zeros[block] * _HALF, inverses[block]
-        word_of_block = _block_word(levels.key, first_block + block)
-        for start in range(0, half, _STRIP):
-            size = min(start + _STRIP, half) - start
-            first = block * width + start
-            prefetch(
-                ahead,
-                (block * width + 2 * start) * ahead_bytes,
-                (block * width + 2 * (start + size)) * ahead_bytes,
-            )
-            low = values[first : first + size]
-            high = values[first + half : min(first + half + size, (block + 1) * width)]
-            first = block * stride + start
-            low_codes = codes[first : first + low.size]
-            high_codes = codes[first + half : first + half + high.size]
-            for i in range(high.size):
-                word = _random_word(word_of_block, start + i)
-                code = np.int32(np.floor((low[i] * _HALF - zero) * inverse + _unit_low(word)))
-                low_codes[i] = _stored(code, bottom, levels.top, bottom)
-                code = np.int32(np.floor((high[i] * _HALF - zero) * inverse + _unit_high(word)))
-                high_codes[i] = _stored(code, bottom, levels.top, bottom)
-            for i in range(high.size, low.size):
-                word = _random_word(word_of_block, start + i)
-                code = np.int32(np.floor((low[i] * _HALF - zero) * inverse + _unit_low(word)))
-                low_codes[i] = _stored(code, bottom, levels.top, bottom)
+        zero, inverse = zeros[block], inverses[block]
+        base = block_word(levels.key, first_block + block)
+        low, low_code = np.uint64(block * width), np.uint64(block * stride)
+        pairs = width // 2
+        for start in range(0, pairs, STRIP):
+            stop = min(start + STRIP, pairs)
+            first = block * width + 2 * start
+            prefetch(ahead, first * ahead_bytes, (first + 2 * (stop - start)) * ahead_bytes)
+            for i in range(np.uint64(start), np.uint64(stop)):
+                word = random_word(base, i)
+                steps = (values[low + i] * levels.unit - zero) * inverse
+                codes[low_code + i] = _code(steps + centred_low(word), levels.codes)
+                steps = (values[low + half + i] * levels.unit - zero) * inverse
+                codes[low_code + half + i] = _code(steps + centred_high(word), levels.codes)
+        if width % 2:
+            i = half - np.uint64(1)
+            steps = (values[low + i] * levels.unit - zero) * inverse
+            steps += centred_low(random_word(base, i))
+            codes[low_code + i] = _code(steps, levels.codes)
 
 
 @loop
-def _stored(code: Any, bottom: Any, top: Any, offset: Any) -> Any:
-    """A code within its bounds as an unsigned byte.
-
-    The code of NaN or Inf is any number; the caller clears blocks that are not finite.
-    """
-    code = code if code < top else top
-    code = code if code > bottom else bottom
-    return np.uint8(code + offset)
-
-
-@loop
-def _block_word(key: int, block: int) -> Any:
-    """32 bits that name a block: the low half of SplitMix64's finalizer of key + block."""
-    word = np.uint64(key) + np.uint64(block)
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.uint32(word ^ (word >> np.uint64(31)))
-
-
-@loop
-def _random_word(base: Any, position: int) -> Any:
-    """32 random bits: "lowbias32" of base + position * GOLDEN_32."""
-    word = np.uint32(base + np.uint32(np.uint32(position) * _GOLDEN))
-    word = np.uint32((word ^ (word >> np.uint32(16))) * np.uint32(0x7FEB352D))
-    word = np.uint32((word ^ (word >> np.uint32(15))) * np.uint32(0x846CA68B))
-    return word ^ (word >> np.uint32(16))
-
-
-@loop
-def _unit_low(word: Any) -> Any:
-    """The low 16 bits of a word and half a step, in (0, 1)."""
-    return np.float32(np.int32(word & np.uint32(0xFFFF))) * _STEP + _HALF_STEP
-
-
-@loop
-def _unit_high(word: Any) -> Any:
-    """The high 16 bits of a word and half a step, in (0, 1)."""
-    return np.float32(np.int32(word >> np.uint32(16))) * _STEP + _HALF_STEP
+def _code(steps: Any, codes: Codes) -> Any:
+    """The nearest code, within bounds, as stored. Of NaN, it is some code: callers clear those."""
+    bits = np.float32(steps + codes.rounder).view(np.int32)
+    bits = bits if bits < codes.highest else codes.highest
+    bits = bits if bits > codes.lowest else codes.lowest
+    return np.uint8(bits)

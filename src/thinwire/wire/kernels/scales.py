@@ -1,7 +1,7 @@
 """The scale of every block of a tile, as in `thinwire.wire.scales`.
 
-The largest magnitude is found on the integer view of the floats: without their sign bit, the bits of
-floats are ordered like the floats, and NaN and Inf come out on top, so that one comparison finds
+The largest magnitude is found on the integer view of the floats: without their sign bit, the bits
+of floats are ordered like the floats, and NaN and Inf come out on top, so that one comparison finds
 them.
 """
 
@@ -12,17 +12,24 @@ from typing import Any
 import numpy as np
 
 from thinwire.wire.kernels.compiled import loop
+from thinwire.wire.kernels.memory import prefetch
 from thinwire.wire.scales import SMALLEST_SCALE
 
 __all__ = [
     "INFINITY",
     "NAN",
+    "STRIP",
+    "clear_codes",
     "extremes",
+    "invert",
     "load_scales",
     "magnitudes",
     "round_scales",
     "store_scales",
 ]
+
+# Elements between two requests for memory: few enough that the requests never queue up.
+STRIP = 128
 
 INFINITY = np.int32(0x7F800000)
 NAN = np.int32(0x7FC00000)
@@ -32,32 +39,44 @@ _NEGATIVE_INFINITY = np.int32(-0x7F800001)  # in the order of `_ordered`
 
 
 @loop
-def magnitudes(values: Any, stride: int, out: Any) -> None:
-    """The largest magnitude of each block, as float bits: int32, one per block of ``stride``."""
+def magnitudes(values: Any, width: int, ahead: Any, out: Any) -> None:
+    """The largest magnitude of each block of ``width`` values, as float bits, int32.
+
+    Meanwhile, bytes ``ahead`` are prefetched.
+    """
     bits = values.view(np.int32)
+    ahead_bytes = ahead.size // values.size
     for block in range(out.size):
-        block_bits = bits[block * stride : (block + 1) * stride]
         largest = np.int32(0)
-        for i in range(block_bits.size):
-            magnitude = block_bits[i] & _MAGNITUDE
-            largest = magnitude if magnitude > largest else largest
+        end = (block + 1) * width
+        for start in range(block * width, end, STRIP):
+            stop = min(start + STRIP, end)
+            prefetch(ahead, start * ahead_bytes, stop * ahead_bytes)
+            for i in range(np.uint64(start), np.uint64(stop)):
+                magnitude = bits[i] & _MAGNITUDE
+                largest = magnitude if magnitude > largest else largest
         out[block] = largest
 
 
 @loop
-def extremes(values: Any, stride: int, lowest: Any, highest: Any) -> None:
-    """The smallest and the largest value of each block, as float bits.
+def extremes(values: Any, width: int, ahead: Any, lowest: Any, highest: Any) -> None:
+    """The smallest and the largest value of each block of ``width`` values, as float bits.
 
-    A block that is not finite gets NaN as its highest value and 0 as its lowest.
+    A block that is not finite gets NaN as its highest value and 0 as its lowest. Meanwhile, bytes
+    ``ahead`` are prefetched.
     """
     bits = values.view(np.int32)
+    ahead_bytes = ahead.size // values.size
     for block in range(lowest.size):
-        block_bits = bits[block * stride : (block + 1) * stride]
         low, high = _MAGNITUDE, np.int32(-0x80000000)
-        for i in range(block_bits.size):
-            ordered = _ordered(block_bits[i])
-            low = ordered if ordered < low else low
-            high = ordered if ordered > high else high
+        end = (block + 1) * width
+        for start in range(block * width, end, STRIP):
+            stop = min(start + STRIP, end)
+            prefetch(ahead, start * ahead_bytes, stop * ahead_bytes)
+            for i in range(np.uint64(start), np.uint64(stop)):
+                ordered = np.int32(_ordered(bits[i]))
+                low = ordered if ordered < low else low
+                high = ordered if ordered > high else high
         finite = low > _NEGATIVE_INFINITY and high < INFINITY
         lowest[block] = _ordered(low) if finite else np.int32(0)
         highest[block] = _ordered(high) if finite else NAN
@@ -107,6 +126,28 @@ def load_scales(section: Any, num_blocks: int, first_block: int, scales: Any) ->
         half = section.view(np.uint16)[first_block : first_block + bits.size]
         for i in range(bits.size):
             bits[i] = np.int32(half[i]) << np.int32(16)
+
+
+@loop
+def invert(scales: Any, numerator: Any) -> None:
+    """Replace scales by what to multiply with; 0 and NaN by 0, so that every code becomes 0."""
+    for i in range(scales.size):
+        inverse = numerator / scales[i]
+        scales[i] = inverse if scales[i] > np.float32(0) else np.float32(0)
+
+
+@loop
+def clear_codes(finite: Any, codes: Any) -> None:
+    """Zero the codes of blocks whose magnitude, as float bits, is not finite."""
+    largest = np.int32(0)
+    for block in range(finite.size):
+        largest = finite[block] if finite[block] > largest else largest
+    if largest < INFINITY:
+        return
+    stride = codes.size // finite.size
+    for block in range(finite.size):
+        if finite[block] >= INFINITY:
+            codes[block * stride : (block + 1) * stride] = 0
 
 
 @loop

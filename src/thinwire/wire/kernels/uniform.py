@@ -1,7 +1,7 @@
-"""The family ``int``, tile by tile: a tile is as many blocks as stay in the nearest cache.
+"""The family ``int``, tile by tile.
 
 Encoding a tile: widen 16-bit floats, find the scales, round to codes of one byte, pack the bytes
-into planes, while the next tile is already on its way from memory. Decoding goes backwards.
+into planes. Decoding goes backwards, and adds the payloads of all ranks up before it moves on.
 """
 
 from __future__ import annotations
@@ -10,50 +10,40 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from thinwire.wire.kernels import rounding
+from thinwire.wire.kernels import rounding, scales, tiles
 from thinwire.wire.kernels.compiled import entry, loop
-from thinwire.wire.kernels.halves import FLOAT32, narrow, widen
+from thinwire.wire.kernels.halves import FLOAT32, narrow
+from thinwire.wire.kernels.memory import bytes_at
 from thinwire.wire.kernels.planes import pack, unpack
-from thinwire.wire.kernels.scales import (
-    INFINITY,
-    extremes,
-    load_scales,
-    magnitudes,
-    round_scales,
-    store_scales,
-)
 from thinwire.wire.scales import FLOAT32_MAX
 
-__all__ = ["Plan", "UniformLevels", "decode", "encode"]
-
-# 16 KiB of float32: with the codes and the next tile, it fits the smallest first-level caches.
-_TILE_ELEMENTS = 1 << 15
+__all__ = ["UniformLevels", "decode", "encode"]
 
 _HALF = np.float32(0.5)
 _LARGEST = np.float32(FLOAT32_MAX)
-
-
-class Plan(NamedTuple):
-    """Where things lie. Everything in bytes but ``numel`` and ``block``, which are elements."""
-
-    numel: int
-    block: int
-    kind: int
-    bits: int
-    num_blocks: int
-    block_bytes: int
-    scales_at: int
-    zeros_at: int
-    codes_at: int
-    codes_end: int
+_LOWEST_BFLOAT16 = np.int32(-0x00810000)  # the bits of the most negative one, 0xFF7F0000
 
 
 class UniformLevels(NamedTuple):
-    """`thinwire.wire.levels.Levels` and the random parts of one call, as numbers for a loop."""
+    """`thinwire.wire.levels.Levels` and the random parts of one call, as numbers for a loop.
 
-    top: Any
+    Attributes:
+        codes: which codes there are.
+        offset: float32, added to a code to store it without sign.
+        span: float32, what the magnitude or range of a block is divided by to get the scale.
+        unit: float32, 1, or 1/2 for ``affine``, which works at half size.
+        shift: float32, of the lattice.
+        added, mask, largest: how `thinwire.wire.scales.ScaleRule` rounds.
+        narrow: zero points have 16 bits.
+        affine: there are zero points.
+        stochastic: rounding is random.
+        key: names the random numbers.
+    """
+
+    codes: rounding.Codes
     offset: Any
     span: Any
+    unit: Any
     shift: Any
     added: int
     mask: int
@@ -65,58 +55,32 @@ class UniformLevels(NamedTuple):
 
 
 @entry
-def encode(x: Any, out: Any, plan: Plan, levels: UniformLevels, first: int, last: int) -> None:
+def encode(
+    x: Any, out: Any, plan: tiles.Plan, levels: UniformLevels, first: int, last: int
+) -> None:
     """Encode blocks ``first`` to ``last`` of the bytes ``x`` of a flat tensor."""
-    tile_blocks = max(1, _TILE_ELEMENTS // plan.block)
-    tile_elements = tile_blocks * plan.block
-    element_bytes = 4 if plan.kind == FLOAT32 else 2
-    widened = np.empty(0 if plan.kind == FLOAT32 else tile_elements, np.float32)
-    codes = np.empty(0 if plan.bits == 8 else tile_elements, np.uint8)
-    scales, zeros = np.empty(tile_blocks, np.float32), np.empty(tile_blocks, np.float32)
-    finite = np.empty(tile_blocks, np.int32)
-    full = plan.numel // plan.block
+    tile_blocks = tiles.blocks_per_tile(plan, tiles.ENCODE_TILE_ELEMENTS)
+    size = tile_blocks * plan.block
+    widened = np.empty(0 if plan.kind == FLOAT32 else size, np.float32)
+    scratch = np.empty(0 if plan.bits == 8 else size, np.uint8)
+    scales_scratch = np.zeros(3 * tile_blocks, np.float32)
+    step_bytes = tiles.element_bytes(plan)
     block = first
     while block < last:
-        count = min(tile_blocks, min(last, full) - block) if block < full else 1
-        width = plan.block if block < full else plan.numel - block * plan.block
-        stride = plan.block if block < full else (width + 7) // 8 * 8
-        start = block * plan.block * element_bytes
-        stop = start + count * width * element_bytes
+        count, width = tiles.next_tile(plan, block, last, tile_blocks)
+        start = block * plan.block * step_bytes
+        stop = start + count * width * step_bytes
+        values = tiles.load_values(x[start:stop], plan, widened)
         ahead = x[stop : stop + (stop - start)]
-        if plan.kind == FLOAT32:
-            values = x[start:stop].view(np.float32)
-        else:
-            values = widened[: count * width]
-            widen(x[start:stop].view(np.uint16), plan.kind, values)
-        packed = _packed_of(out, plan, block, count)
-        if plan.bits == 8:
-            tile_codes = packed
-        else:
-            tile_codes = codes[: count * stride]
-            tile_codes[(count - 1) * stride + width :] = 0
-        _encode_tile(
-            values,
-            width,
-            out,
-            plan,
-            levels,
-            block,
-            scales[:count],
-            zeros[:count],
-            finite[:count],
-            ahead,
-            tile_codes,
-        )
+        packed = tiles.tile_codes(out, plan, block, count)
+        codes = packed
         if plan.bits != 8:
-            pack(tile_codes, stride, width, plan.bits, packed)
+            codes = scratch[: count * tiles.padded(width)]
+            codes[width * count :] = 0
+        _encode_tile(values, width, out, plan, levels, block, ahead, scales_scratch, codes)
+        if plan.bits != 8:
+            pack(codes, tiles.padded(width), width, plan.bits, packed)
         block += count
-
-
-@loop
-def _packed_of(payload: Any, plan: Plan, block: int, count: int) -> Any:
-    """The bytes of the codes of ``count`` blocks."""
-    start = plan.codes_at + block * plan.block_bytes
-    return payload[start : min(start + count * plan.block_bytes, plan.codes_end)]
 
 
 @loop
@@ -124,152 +88,170 @@ def _encode_tile(
     values: Any,
     width: int,
     out: Any,
-    plan: Plan,
+    plan: tiles.Plan,
     levels: UniformLevels,
     block: int,
-    scales: Any,
-    zeros: Any,
-    finite: Any,
     ahead: Any,
+    scratch: Any,
     codes: Any,
 ) -> None:
     """Scales into the payload, and codes of one byte each into ``codes``."""
+    count = values.size // width
+    steps, zeros = scratch[:count], scratch[count : 2 * count]
+    finite = scratch[2 * count : 3 * count].view(np.int32)
+    soon, later = ahead[: ahead.size // 2], ahead[ahead.size // 2 :]
     scale_section = out[plan.scales_at : plan.zeros_at]
     if levels.affine:
-        extremes(values, width, zeros.view(np.int32), finite)
-        _affine_scales(zeros, finite, levels, scales)
-        store_scales(zeros, block, out[plan.zeros_at : plan.codes_at], plan.num_blocks)
-        store_scales(scales, block, scale_section, plan.num_blocks)
-        _invert(scales, np.float32(2))
-        if levels.stochastic:
-            rounding.affine_stochastic(values, width, zeros, scales, levels, block, ahead, codes)
-        else:
-            rounding.affine(values, width, zeros, scales, levels, ahead, codes)
+        scales.extremes(values, width, soon, zeros.view(np.int32), finite)
+        _affine_scales(zeros, finite, levels, steps)
+        scales.store_scales(zeros, block, out[plan.zeros_at : plan.codes_at], plan.num_blocks)
+        for i in range(count):
+            zeros[i] *= levels.unit
     else:
-        magnitudes(values, width, finite)
-        _symmetric_scales(finite, levels, scales)
-        store_scales(scales, block, scale_section, plan.num_blocks)
-        _invert(scales, np.float32(1))
-        if levels.stochastic:
-            rounding.symmetric_stochastic(values, width, scales, levels, block, ahead, codes)
-        else:
-            rounding.symmetric(values, width, scales, levels, ahead, codes)
-    _clear_codes(finite, codes)
+        scales.magnitudes(values, width, soon, finite)
+        _symmetric_scales(finite, levels, steps)
+        zeros[:] = 0
+    scales.store_scales(steps, block, scale_section, plan.num_blocks)
+    scales.invert(steps, np.float32(1) / levels.unit)
+    if levels.stochastic:
+        rounding.stochastic(values, width, zeros, steps, levels, block, later, codes)
+    else:
+        rounding.nearest(values, width, zeros, steps, levels, later, codes)
+    scales.clear_codes(finite, codes)
 
 
 @loop
-def _symmetric_scales(magnitudes: Any, levels: UniformLevels, scales: Any) -> None:
+def _symmetric_scales(magnitudes: Any, levels: UniformLevels, out: Any) -> None:
     floats = magnitudes.view(np.float32)
-    for i in range(scales.size):
-        scales[i] = floats[i] / levels.span
-    round_scales(scales, magnitudes, levels.added, levels.mask, levels.largest)
+    for i in range(out.size):
+        out[i] = floats[i] / levels.span
+    scales.round_scales(out, magnitudes, levels.added, levels.mask, levels.largest)
 
 
 @loop
-def _affine_scales(zeros: Any, highest: Any, levels: UniformLevels, scales: Any) -> None:
+def _affine_scales(zeros: Any, highest: Any, levels: UniformLevels, out: Any) -> None:
     """Round the zero points in place and derive the scales. ``highest`` holds float bits."""
-    bits = zeros.view(np.int32)
-    lowest_half = np.int32(-0x00810000)  # the bits of the most negative bfloat16, 0xFF7F0000
+    bits, floats = zeros.view(np.int32), highest.view(np.float32)
     for i in range(zeros.size):
-        zeros[i] = zeros[i] + np.float32(0)
+        zeros[i] = zeros[i] + np.float32(0)  # no negative zero
         if levels.narrow:
             rounded = np.int32(bits[i] + np.int32(0xFFFF)) if bits[i] < 0 else bits[i]
             rounded = np.int32(rounded & np.int32(-0x10000))
-            bits[i] = min(rounded, lowest_half) if rounded < 0 else rounded
-        high = highest.view(np.float32)[i]
-        scales[i] = (high * _HALF - zeros[i] * _HALF) / levels.span * np.float32(2)
-    round_scales(scales, highest, levels.added, levels.mask, levels.largest)
-
-
-@loop
-def _invert(scales: Any, numerator: Any) -> None:
-    """Replace scales by what to multiply with; 0 and NaN by 0, so that every code becomes 0."""
-    for i in range(scales.size):
-        inverse = numerator / scales[i]
-        scales[i] = inverse if scales[i] > np.float32(0) else np.float32(0)
-
-
-@loop
-def _clear_codes(finite: Any, codes: Any) -> None:
-    largest = np.int32(0)
-    for block in range(finite.size):
-        largest = finite[block] if finite[block] > largest else largest
-    if largest < INFINITY:
-        return
-    stride = codes.size // finite.size
-    for block in range(finite.size):
-        if finite[block] >= INFINITY:
-            codes[block * stride : (block + 1) * stride] = 0
+            bits[i] = min(rounded, _LOWEST_BFLOAT16) if rounded < 0 else rounded
+        out[i] = (floats[i] * _HALF - zeros[i] * _HALF) / levels.span * np.float32(2)
+    scales.round_scales(out, highest, levels.added, levels.mask, levels.largest)
 
 
 @entry
 def decode(
-    payload: Any, out: Any, plan: Plan, levels: UniformLevels, add: bool, first: int, last: int
+    addresses: Any,
+    shifts: Any,
+    size: int,
+    out: Any,
+    plan: tiles.Plan,
+    levels: UniformLevels,
+    first: int,
+    last: int,
 ) -> None:
-    """Decode blocks ``first`` to ``last`` into the bytes ``out`` of a flat tensor, or add them."""
-    tile_blocks = max(1, _TILE_ELEMENTS // plan.block)
-    tile_elements = tile_blocks * plan.block
-    element_bytes = 4 if plan.kind == FLOAT32 else 2
-    wide = np.empty(0 if plan.kind == FLOAT32 else tile_elements, np.float32)
-    codes = np.empty(0 if plan.bits == 8 else tile_elements, np.uint8)
-    all_scales, all_zeros = np.empty(tile_blocks, np.float32), np.empty(tile_blocks, np.float32)
-    full = plan.numel // plan.block
+    """Decode and sum blocks ``first`` to ``last`` of several payloads of ``size`` bytes.
+
+    Args:
+        addresses: int64, where the payloads lie; their values are summed in this order.
+        shifts: float32, the shift of each.
+        out: the bytes of a flat tensor; float32 when there are several payloads.
+    """
+    tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
+    wide = np.empty(0 if plan.kind == FLOAT32 else tile_blocks * plan.block, np.float32)
+    scratch = np.empty(0 if plan.bits == 8 else tile_blocks * plan.block, np.uint8)
+    scales_scratch = np.empty(2 * tile_blocks, np.float32)
+    step_bytes = tiles.element_bytes(plan)
     block = first
     while block < last:
-        count = min(tile_blocks, min(last, full) - block) if block < full else 1
-        width = plan.block if block < full else plan.numel - block * plan.block
-        stride = plan.block if block < full else (width + 7) // 8 * 8
-        packed = _packed_of(payload, plan, block, count)
-        if plan.bits == 8:
-            stride, tile_codes = width, packed
-        else:
-            tile_codes = codes[: count * stride]
-            unpack(packed, stride, width, plan.bits, tile_codes)
-        start = block * plan.block * element_bytes
-        target = out[start : start + count * width * element_bytes]
+        count, width = tiles.next_tile(plan, block, last, tile_blocks)
+        start = block * plan.block * step_bytes
+        target = out[start : start + count * width * step_bytes]
         values = target.view(np.float32) if plan.kind == FLOAT32 else wide[: count * width]
-        scales, zeros = all_scales[:count], all_zeros[:count]
-        load_scales(payload[plan.scales_at : plan.zeros_at], plan.num_blocks, block, scales)
-        if levels.affine:
-            load_scales(payload[plan.zeros_at : plan.codes_at], plan.num_blocks, block, zeros)
-            _affine_values(tile_codes, stride, zeros, scales, add, width, values)
-        else:
-            _symmetric_values(tile_codes, stride, scales, levels, add, width, values)
+        for index in range(addresses.size):
+            payload = bytes_at(addresses[index], size)
+            _decode_tile(
+                payload,
+                width,
+                plan,
+                levels,
+                shifts[index],
+                block,
+                index > 0,
+                scales_scratch,
+                scratch,
+                values,
+            )
         if plan.kind != FLOAT32:
             narrow(values, plan.kind, target.view(np.uint16))
         block += count
 
 
 @loop
-def _symmetric_values(
-    codes: Any, stride: int, scales: Any, levels: UniformLevels, add: bool, width: int, out: Any
+def _decode_tile(
+    payload: Any,
+    width: int,
+    plan: tiles.Plan,
+    levels: UniformLevels,
+    shift: Any,
+    block: int,
+    add: bool,
+    scales_scratch: Any,
+    scratch: Any,
+    values: Any,
 ) -> None:
-    offset, shift = np.float32(levels.offset), levels.shift
-    for block in range(scales.size):
-        scale = scales[block]
-        source = codes[block * stride : block * stride + width]
-        target = out[block * width : (block + 1) * width]
+    count = values.size // width
+    codes, stride = tiles.tile_codes(payload, plan, block, count), width
+    if plan.bits != 8:
+        packed, stride = codes, tiles.padded(width)
+        codes = scratch[: count * stride]
+        unpack(packed, stride, width, plan.bits, codes)
+    steps, zeros = scales_scratch[:count], scales_scratch[count : 2 * count]
+    scales.load_scales(payload[plan.scales_at : plan.zeros_at], plan.num_blocks, block, steps)
+    if levels.affine:
+        scales.load_scales(payload[plan.zeros_at : plan.codes_at], plan.num_blocks, block, zeros)
+        _affine_values(codes, stride, zeros, steps, add, width, values)
+    else:
+        _symmetric_values(codes, stride, steps, levels.offset, shift, add, width, values)
+
+
+@loop
+def _symmetric_values(
+    codes: Any, stride: int, steps: Any, offset: Any, shift: Any, add: bool, width: int, out: Any
+) -> None:
+    for block in range(steps.size):
+        step = steps[block]
+        moved = np.uint64(block * stride) - np.uint64(block * width)
+        start, stop = np.uint64(block * width), np.uint64((block + 1) * width)
         if add:
-            for i in range(target.size):
-                target[i] += (np.float32(source[i]) - offset + shift) * scale
+            for i in range(start, stop):
+                out[i] += (np.float32(codes[i + moved]) - offset + shift) * step
         else:
-            for i in range(target.size):
-                target[i] = (np.float32(source[i]) - offset + shift) * scale
+            for i in range(start, stop):
+                out[i] = (np.float32(codes[i + moved]) - offset + shift) * step
 
 
 @loop
 def _affine_values(
-    codes: Any, stride: int, zeros: Any, scales: Any, add: bool, width: int, out: Any
+    codes: Any, stride: int, zeros: Any, steps: Any, add: bool, width: int, out: Any
 ) -> None:
-    for block in range(scales.size):
-        zero, scale = zeros[block] * _HALF, scales[block] * _HALF
-        source = codes[block * stride : block * stride + width]
-        target = out[block * width : (block + 1) * width]
+    for block in range(steps.size):
+        zero, step = zeros[block] * _HALF, steps[block] * _HALF
+        moved = np.uint64(block * stride) - np.uint64(block * width)
+        start, stop = np.uint64(block * width), np.uint64((block + 1) * width)
         if add:
-            for i in range(target.size):
-                value = (zero + np.float32(source[i]) * scale) * np.float32(2)
-                target[i] += _LARGEST if value > _LARGEST else value
+            for i in range(start, stop):
+                out[i] += _doubled(zero + np.float32(codes[i + moved]) * step)
         else:
-            for i in range(target.size):
-                value = (zero + np.float32(source[i]) * scale) * np.float32(2)
-                target[i] = _LARGEST if value > _LARGEST else value
+            for i in range(start, stop):
+                out[i] = _doubled(zero + np.float32(codes[i + moved]) * step)
+
+
+@loop
+def _doubled(value: Any) -> Any:
+    """Twice the value, at most the largest float32; NaN stays."""
+    doubled = value * np.float32(2)
+    return _LARGEST if doubled > _LARGEST else doubled

@@ -49,12 +49,12 @@ class RandomRows:
     key: Key
     first_block: int
 
-    def uniform(self, values: Tensor) -> Tensor:
-        """One number in (0, 1) per element, like ``values``: 16 random bits and a half step."""
+    def centred(self, values: Tensor) -> Tensor:
+        """One number in (-1/2, 1/2) per element: 16 random bits and a half step, mean 0."""
         rows, width = values.shape
         last_block = self.first_block + rows
         blocks = torch.arange(self.first_block, last_block, device=values.device)
-        return (random_halves(self.key, blocks, width).float() + 0.5) / 65536
+        return (random_halves(self.key, blocks, width).float() + 0.5) / 65536 - 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,11 +67,11 @@ class Float8Reference(BlockedReference):
         return rows.codes.view(self._type.dtype).float() * rows.scales.unsqueeze(1)
 
     def _round_at_random(self, scaled: Tensor, random: RandomRows) -> Tensor:
-        """Round magnitudes down to the type's grid after adding a random part of its spacing."""
+        """Add a random part of the grid's spacing to magnitudes, then round to the grid."""
         exponents = (scaled.abs().view(torch.int32) >> _FLOAT32_MANTISSA_BITS).clamp(
             min=_FLOAT32_EXPONENT_BIAS + self._type.smallest_exponent
         )
         spacing_bits = exponents - self._type.mantissa_bits << _FLOAT32_MANTISSA_BITS
         spacing = spacing_bits.view(torch.float32)
-        magnitude = (scaled.abs() / spacing + random.uniform(scaled)).floor() * spacing
+        magnitude = (scaled.abs() / spacing + random.centred(scaled)).round() * spacing
         return magnitude.copysign(scaled)

@@ -4,7 +4,7 @@ Symmetric        x^ = scale * q              q = round(x / scale)             |q
 ``+shift``       x^ = scale * (q + u)        q = round(x / scale - u)         QSDP, section 4
 ``+asym``        x^ = zero + scale * q       q = round((x - zero) / scale)    0 <= q <= 2**b - 1
 
-``+stochastic`` rounds down after adding a random number in (0, 1) (QSGD, section 3): the
+``+stochastic`` adds a random number in (-1/2, 1/2) before it rounds (QSGD, section 3): the
 expectation of x^ is x.
 """
 
@@ -41,7 +41,7 @@ class _UniformReference(BlockedReference):
 
     def _round(self, steps: Tensor, random: RandomRows) -> Tensor:
         if "stochastic" in self.format.options:
-            return (steps + random.uniform(steps)).floor()
+            steps = steps + random.centred(steps)
         return steps.round()
 
     def _stored(self, codes: Tensor, scales: Tensor) -> Tensor:

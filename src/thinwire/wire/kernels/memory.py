@@ -1,0 +1,71 @@
+"""Two things that Numba has no words for: asking for memory early, and bytes at an address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from thinwire.wire.kernels.compiled import loop
+
+__all__ = ["bytes_at", "prefetch"]
+
+_CACHE_LINE_BYTES = 64
+_READ, _KEEP_IN_ALL_LEVELS, _DATA = 0, 3, 1
+
+
+def _prefetch_byte(typing_context: Any, array: Any, index: Any) -> Any:
+    """``llvm.prefetch`` of ``array[index]``."""
+    del typing_context, index
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        pointer_type = ir.IntType(8).as_pointer()
+        pointer = builder.bitcast(builder.gep(data, [args[1]]), pointer_type)
+        int32 = ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [pointer_type, int32, int32, int32])
+        function: Any = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+            builder.module, function_type, "llvm.prefetch.p0"
+        )
+        hints = [ir.Constant(int32, hint) for hint in (_READ, _KEEP_IN_ALL_LEVELS, _DATA)]
+        builder.call(function, [pointer, *hints])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+def _pointer(typing_context: Any, address: Any) -> Any:
+    """An address as a pointer."""
+    del typing_context
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        del context, signature
+        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(address), generate
+
+
+_prefetch_line: Any = intrinsic(_prefetch_byte)
+_as_pointer: Any = intrinsic(_pointer)
+
+
+@loop
+def prefetch(memory: Any, start: int, stop: int) -> None:
+    """Ask for bytes ``start`` to ``stop`` of a byte array, cut at its end, without waiting.
+
+    A block is read twice: for its scale, then, from a near cache, for its codes. Meanwhile the
+    memory would stand idle. Asking for the next tile during both passes, a few lines at a time so
+    that requests never queue up, is worth a fifth of the time of an int4 encode.
+    """
+    for index in range(start, min(stop, memory.size), _CACHE_LINE_BYTES):
+        _prefetch_line(memory, index)
+
+
+@loop
+def bytes_at(address: int, size: int) -> Any:
+    """``size`` bytes at an address, as an array. Whoever owns them must outlive it."""
+    return numba.carray(_as_pointer(address), (size,), np.uint8)

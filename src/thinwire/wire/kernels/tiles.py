@@ -1,0 +1,103 @@
+"""How a payload is walked: a tile is as many blocks as stay in a near cache.
+
+Indices inside a tile are unsigned. Numba then knows that they do not count from the end, and leaves
+out a comparison per block that costs more than the arithmetic of small blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from thinwire.wire.kernels.compiled import loop
+from thinwire.wire.kernels.halves import FLOAT32, widen
+
+__all__ = [
+    "DECODE_TILE_ELEMENTS",
+    "ENCODE_TILE_ELEMENTS",
+    "Plan",
+    "blocks_per_tile",
+    "element_bytes",
+    "load_values",
+    "next_tile",
+    "padded",
+    "tile_codes",
+]
+
+# Encoding reads a tile twice and has the next one on its way: 128 KiB of float32 each, and the
+# codes, fit a second-level cache. Decoding touches a tile once per payload: 16 KiB fit the first.
+ENCODE_TILE_ELEMENTS = 1 << 15
+DECODE_TILE_ELEMENTS = 1 << 12
+
+
+class Plan(NamedTuple):
+    """Where things lie in a tensor and its payload: elements for the first two, else bytes.
+
+    Attributes:
+        numel: elements of the tensor.
+        block: elements of a full block.
+        kind: how the tensor's elements are stored: FLOAT32, BFLOAT16 or FLOAT16.
+        bits: bits of a code.
+        num_blocks: blocks, the ragged one included.
+        block_bytes: bytes of the codes of a full block.
+        scales_at, zeros_at, codes_at, codes_end: as in `thinwire.formats.Layout`.
+    """
+
+    numel: int
+    block: int
+    kind: int
+    bits: int
+    num_blocks: int
+    block_bytes: int
+    scales_at: int
+    zeros_at: int
+    codes_at: int
+    codes_end: int
+
+
+@loop
+def blocks_per_tile(plan: Plan, tile_elements: int) -> int:
+    """How many full blocks make a tile."""
+    return max(1, tile_elements // plan.block)
+
+
+@loop
+def next_tile(plan: Plan, block: int, last: int, tile_blocks: int) -> Any:
+    """Number of blocks and elements per block of the tile that begins at ``block``.
+
+    A ragged block is a tile of its own.
+    """
+    full = plan.numel // plan.block
+    if block < full:
+        return min(tile_blocks, min(last, full) - block), plan.block
+    return 1, plan.numel - block * plan.block
+
+
+@loop
+def element_bytes(plan: Plan) -> int:
+    """Bytes of one element of the tensor."""
+    return 4 if plan.kind == FLOAT32 else 2
+
+
+@loop
+def padded(width: int) -> int:
+    """Bytes that the codes of a block take in scratch memory: one each, a multiple of 8."""
+    return (width + 7) // 8 * 8
+
+
+@loop
+def load_values(stored: Any, plan: Plan, scratch: Any) -> Any:
+    """The float32 values of a tile: the tensor's own memory, or widened into ``scratch``."""
+    if plan.kind == FLOAT32:
+        return stored.view(np.float32)
+    values = scratch[: stored.size // 2]
+    widen(stored.view(np.uint16), plan.kind, values)
+    return values
+
+
+@loop
+def tile_codes(payload: Any, plan: Plan, block: int, count: int) -> Any:
+    """The packed codes of ``count`` blocks."""
+    start = plan.codes_at + block * plan.block_bytes
+    return payload[start : min(start + count * plan.block_bytes, plan.codes_end)]
