@@ -23,8 +23,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/thinwire compare --recipes zero3:compute=fp32,zero3,qsdp,zeropp --hosts 4 --ranks 1 \
-	  --link 100mbit --also-unshaped --html demo-out/compare.html
+	$(BIN)/thinwire compare --recipes zero3,zero3:compute=fp32,qsdp,zeropp,thin --hosts 4 --ranks 1 \
+	  --link 100mbit --steps 12 --also-unshaped --html demo-out/compare.html
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

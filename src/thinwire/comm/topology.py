@@ -66,6 +66,11 @@ class Topology:
 
     hosts: tuple[int, ...]
 
+    @property
+    def size(self) -> int:
+        """Number of ranks in the world."""
+        return len(self.hosts)
+
     def peers(self, group: dist.ProcessGroup) -> Peers:
         """The group's ranks with their hosts."""
         ranks = dist.get_process_group_ranks(group)

@@ -19,6 +19,7 @@ from thinwire.errors import ConfigError, StateError
 from thinwire.recipe import Recipe
 from thinwire.sharding import ddp
 from thinwire.sharding.compression import Compression
+from thinwire.sharding.kernels import compile_in_turn
 from thinwire.sharding.plug import plug_in
 from thinwire.sharding.support import check_supported
 from thinwire.sharding.wrap import wrap_ddp, wrap_fsdp
@@ -138,6 +139,8 @@ def _attach(model: nn.Module, recipe: Recipe, topology: Topology, *, overlap: bo
     books = Ledger()
     sender = Sender() if overlap and dist.get_backend() == "gloo" else None
     compression = Compression(recipe, topology, books, sender)
+    if all(parameter.device.type == "cpu" for parameter in model.parameters()):
+        compile_in_turn(recipe, topology)
     if isinstance(model, DistributedDataParallel):
         ddp.attach(model, compression)
     else:

@@ -1,0 +1,36 @@
+"""Ranks share a cache of compiled kernels; one of them fills it, the others load it."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from thinwire.comm.topology import Topology, gather_integers
+from thinwire.formats import parse_format
+from thinwire.recipe import Recipe
+from thinwire.wire.preparation import prepare
+
+__all__ = ["compile_in_turn"]
+
+
+def compile_in_turn(recipe: Recipe, topology: Topology) -> None:
+    """Have rank 0 compile, then the first rank of every host, then all. A collective call.
+
+    All ranks at once would each compile the same kernels, four at a time on two cores.
+
+    Args:
+        recipe: says which formats will travel.
+        topology: which ranks share a host.
+    """
+    if recipe.is_uncompressed or topology.size == 1:
+        return
+    texts = (recipe.weights, recipe.grads, recipe.grads_within)
+    formats = [parse_format(text) for text in texts if text is not None]
+    rank = dist.get_rank()
+    is_first_on_host = topology.hosts.index(topology.hosts[rank]) == rank
+    # hosts may share a file system, or be namespaces of one machine: rank 0 goes ahead of all
+    my_turn = 0 if rank == 0 else 1 if is_first_on_host else 2
+    for turn in range(3):
+        if turn == my_turn:
+            prepare(formats, (torch.float32, torch.bfloat16))
+        gather_integers(0)  # a barrier that every backend has
