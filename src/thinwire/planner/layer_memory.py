@@ -30,6 +30,7 @@ class LayerMemory:
         reduce_payloads: sent and received while it is reduced.
         gather_payloads: sent and received while it is gathered.
         share: the rank's share of the reduced gradients, in fp32.
+        secondary: hpZ's shard within the host, from forward to backward.
         activations: of one micro-batch.
     """
 
@@ -42,6 +43,7 @@ class LayerMemory:
     reduce_payloads: float
     gather_payloads: float
     share: float
+    secondary: float
     activations: LayerActivations
 
 
@@ -73,6 +75,7 @@ def layer_memory(
         reduce_payloads=max((call.payload_bytes for call in traffic.reduce), default=0.0),
         gather_payloads=max((call.payload_bytes for call in traffic.forward), default=0.0),
         share=float(FP32_BYTES * slot),
+        secondary=whole / group.per_host if _is_secondary(recipe, setting) else 0.0,
         activations=activations,
     )
 
@@ -103,5 +106,11 @@ def _replicated(
         reduce_payloads=payloads,
         gather_payloads=0.0,
         share=float(FP32_BYTES * layer.numel),
+        secondary=0.0,
         activations=activations,
     )
+
+
+def _is_secondary(recipe: Recipe, setting: Setting) -> bool:
+    """Whether forward leaves a shard within the host; a host's only rank keeps all of it."""
+    return recipe.replica == "host" and setting.group.per_host > 1

@@ -48,10 +48,11 @@ class _Moment:
     activations: float
     buffers: float
     gradients: float
+    secondary: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.activations + self.buffers + self.gradients
+        return self.activations + self.buffers + self.gradients + self.secondary
 
 
 def predict_memory(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> Memory:
@@ -81,7 +82,7 @@ def predict_memory(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> 
     tensors = DeviceBytes(
         parameters=states.parameters,
         optimizer_states=states.optimizer_states,
-        replica=states.replica,
+        replica=states.replica + worst.secondary,
         residual=states.residual,
         activations=worst.activations,
         buffers=worst.buffers + states.buckets,
@@ -149,7 +150,10 @@ class _Stack:
         buffers += self._gathered_below() if self.stays_gathered else last.gathered
         buffers += last.gather_payloads
         activations = self._kept() + self.stem + last.activations.passing
-        return _Moment("forward of the last layer", activations, buffers, self._earlier())
+        secondary = self.total(lambda layer: layer.secondary)
+        return _Moment(
+            "forward of the last layer", activations, buffers, self._earlier(), secondary
+        )
 
     def _loss(self) -> _Moment:
         buffers = self.root.gathered
@@ -157,7 +161,8 @@ class _Stack:
             buffers += self._gathered_below()
         # the gradient of the logits is as large as what is kept of them
         activations = self._kept() + self.stem + 2 * self.logits
-        return _Moment("loss", activations, buffers, self._earlier())
+        secondary = self.total(lambda layer: layer.secondary)
+        return _Moment("loss", activations, buffers, self._earlier(), secondary)
 
     def _backward(self, index: int, position: int) -> Iterator[_Moment]:
         """The start of a layer's backward, its end, and both halves of its reduction."""
@@ -172,16 +177,17 @@ class _Stack:
         buffers += fetched
         fetching = below.gather_payloads if below and fetched else 0.0
         reduced = self._reduced_above(index, position)
+        hosted = self._below(lambda layer: layer.secondary, index, position)
         working = run.activations.kept + run.activations.working
         waiting = buffers + run.gathered + (above.reduction if above else 0.0)
-        yield _Moment("start of a backward", kept + working, waiting + fetching, reduced)
+        yield _Moment("start of a backward", kept + working, waiting + fetching, reduced, hosted)
         kept += run.activations.passing  # the gradient of the layer's input
-        yield _Moment("end of a backward", kept, waiting + run.gradients, reduced)
+        yield _Moment("end of a backward", kept, waiting + run.gradients, reduced, hosted)
         buffers += run.reduction
-        yield _Moment("before a reduction", kept, buffers + run.gradients, reduced)
+        yield _Moment("before a reduction", kept, buffers + run.gradients, reduced, hosted)
         reduced += 0.0 if self.adds_gradients else run.share
         buffers += run.reduce_payloads + (run.share if self.adds_gradients else 0.0)
-        yield _Moment("reduction", kept, buffers, reduced)
+        yield _Moment("reduction", kept, buffers, reduced, hosted)
 
     def _neighbour(self, index: int, position: int) -> LayerMemory | None:
         """The layer at a position of a run, or the next one beyond the run's end."""

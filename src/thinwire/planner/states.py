@@ -40,7 +40,7 @@ class States:
     Attributes:
         parameters: on the device.
         optimizer_states: on the device.
-        replica: on the device.
+        replica: a resident one, on the device.
         residual: on the device.
         buckets: DDP's copies of all gradients.
         host: of one host.
@@ -72,9 +72,6 @@ def held_states(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> Sta
         is_split = (recipe.replica or "").startswith("host")
         kept = group.hosts if is_split else group.size
         replica = recipe.resident_format.bits / 8 * kept * share
-    elif recipe.replica == "host" and group.per_host > 1:
-        # one rank per host simply keeps what it gathered
-        replica = width * whole / group.per_host
     residual = float(FP32_BYTES * whole) if recipe.feedback and group.size > 1 else 0.0
     parameters: float = FP32_BYTES * share
     ranks = setting.cluster.ranks_per_host

@@ -1,0 +1,190 @@
+"""Memory: the plan's tensors are within 5 % of the live tensors of a real step."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+
+import pytest
+import torch
+
+import thinwire as tw
+from live_bytes import LiveBytes
+from planner_settings import accelerators, lab_setting
+from thinwire.planner.group import Parallelism
+from thinwire.planner.prediction import predict
+from thinwire.planner.states import published_states_bytes
+from thinwire.recipes import parse_recipe
+from thinwire.train.model_spec import parse_model
+from thinwire.train.models import build_model, next_token_loss
+from world import run_world
+
+# the issue's promise; what is left is small tensors that the plan does not list
+TOLERANCE = 0.05
+
+# (model, sequence, micro-batch, accumulation, hosts, ranks, recipe): bound by parameters, by
+# activations and by logits; every stage, both dtypes, compressed and not, uneven shards
+RUNS = [
+    ("gpt:4x256x4", 16, 1, 1, 2, 1, "zero3:compute=fp32"),
+    ("gpt:4x256x4", 16, 1, 1, 2, 1, "zero3"),
+    ("gpt:4x256x4", 16, 1, 1, 4, 1, "zero3"),
+    ("gpt:2x256x4", 16, 1, 1, 2, 1, "zero3:compute=fp32"),
+    ("gpt:4x256x4", 16, 1, 1, 2, 1, "zero2"),
+    ("gpt:4x256x4", 16, 1, 1, 2, 1, "zero2:compute=fp32"),
+    ("gpt:4x128x4", 256, 4, 1, 2, 1, "zero3:compute=fp32"),
+    ("gpt:4x128x4", 256, 4, 1, 2, 1, "zero3"),
+    ("gpt:3x256x4", 128, 4, 1, 2, 1, "zero2"),
+    ("gpt:3x256x4", 64, 2, 3, 2, 1, "zero3"),
+    ("gpt:3x250x5", 64, 2, 1, 3, 1, "zero3:compute=fp32"),
+    ("gpt:4x256x4", 64, 2, 1, 2, 1, "ddp"),
+    ("gpt:4x256x4", 64, 2, 1, 2, 1, "qsdp"),
+    ("gpt:4x256x4", 16, 1, 1, 4, 1, "qsdp"),
+    ("gpt:3x256x4", 64, 2, 2, 2, 1, "qsdp"),
+    ("gpt:4x256x4", 16, 1, 1, 2, 2, "hpz"),
+    ("gpt:4x256x4", 16, 1, 1, 2, 2, "zeropp"),
+    ("gpt:4x256x4", 16, 1, 1, 4, 1, "thin"),
+]
+
+
+def peak_body(
+    rank: int, size: int, model: str, seq: int, micro_batch: int, accumulate: int, text: str
+) -> int:
+    """The highest count of live bytes in a steady step.
+
+    gloo's threads let go of their copy of a reduction a little after the call, or a little later:
+    the lowest of a few steps is the one in which they were in time.
+    """
+    torch.manual_seed(0)
+    spec = parse_model(model, seq_len=seq)
+    # on the spot: what a sending thread allocates is not seen from here
+    sharded = tw.shard(build_model(spec, seq_len=seq), parse_recipe(text), overlap=False)
+    optimizer = torch.optim.AdamW(sharded.parameters(), lr=1e-4, fused=True)
+
+    def step() -> None:
+        for _ in range(accumulate):
+            tokens = torch.randint(0, 256, (micro_batch, seq + 1))
+            torch.autograd.backward(next_token_loss(sharded, tokens))
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    step()
+    gc.collect()
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    replicas = [t for t in gc.get_objects() if isinstance(t, torch.Tensor) and t.numel() > 4096]
+    held = [*sharded.parameters(), *states, *replicas]
+    peaks = []
+    for _ in range(3):
+        with LiveBytes(held) as live:
+            step()
+        peaks.append(live.peak)
+    return min(peaks)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run[0]}-{run[-1]}")
+def test_the_peak_is_that_of_a_real_step(run: tuple[str, int, int, int, int, int, str]) -> None:
+    model, seq, micro_batch, accumulate, hosts, ranks, text = run
+    peaks = run_world(
+        peak_body,
+        hosts * ranks,
+        *(model, seq, micro_batch, accumulate, text),
+        ranks_per_host=ranks,
+    )
+    setting = lab_setting(
+        model,
+        hosts=hosts,
+        ranks=ranks,
+        tokens=seq,
+        micro_batch=micro_batch,
+        accumulate=accumulate,
+    )
+    predicted = predict(setting, parse_recipe(text)).memory.device.tensors
+    assert predicted == pytest.approx(max(peaks), rel=TOLERANCE)
+
+
+def test_the_terms_sum_to_the_total() -> None:
+    setting = accelerators()
+    for text in ("ddp", "zero1", "zero2", "zero3", "hpz", "thin", "zero3:offload=states"):
+        memory = predict(setting, parse_recipe(text)).memory
+        device = memory.device.to_json()
+        assert device.pop("total") == sum(device.values())
+        host = memory.host.to_json()
+        assert host.pop("total") == sum(host.values()) - host["disk"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rounded"),
+    [(4, (52.5, 41.2, 30.0)), (16, (35.6, 21.6, 7.5)), (64, (31.4, 16.6, 1.9))],
+)
+def test_states_are_the_zero_papers(ranks: int, rounded: tuple[float, float, float]) -> None:
+    """arXiv 1910.02054, figure 1, 7.5B parameters; it prints 41.25 as 41.3."""
+    for stage, expected in zip((1, 2, 3), rounded, strict=True):
+        found = published_states_bytes(7.5e9, ranks, stage) / 1e9
+        assert found == pytest.approx(expected, abs=0.051)
+
+
+def test_what_saves_memory_saves_the_right_term() -> None:
+    setting = accelerators("gpt:24x2048x16")
+    base = predict(setting, parse_recipe("zero3")).memory
+    recomputed = predict(setting, parse_recipe("zero3:activations=recompute")).memory
+    assert recomputed.device.activations < base.device.activations / 5
+    offloaded = predict(setting, parse_recipe("zero3:offload=states")).memory
+    assert offloaded.device.optimizer_states == 0
+    assert offloaded.host.optimizer_states > 0
+    on_disk = predict(setting, parse_recipe("zero3:offload=disk")).memory
+    assert on_disk.host.disk == offloaded.host.optimizer_states
+    assert on_disk.host.optimizer_states == 0
+    # moments of one byte and scales instead of four bytes
+    small = predict(setting, parse_recipe("zero3:optimizer_states=int8/256")).memory
+    ratio = small.device.optimizer_states / base.device.optimizer_states
+    assert ratio == pytest.approx((1 + 4 / 256) / 4, rel=1e-3)
+
+    # where activations are what there is most of, moving a layer's inputs shows too
+    wide = dataclasses.replace(setting, micro_batch=16)
+    kept = predict(wide, parse_recipe("zero3:activations=recompute")).memory
+    hosted = predict(wide, parse_recipe("zero3:activations=offload")).memory
+    assert hosted.host.activations > 0
+    assert hosted.device.activations < kept.device.activations
+
+
+def test_feedback_costs_one_fp32_copy() -> None:
+    setting = accelerators()
+    recipe = parse_recipe("zero3:grads=int4/128:feedback=true")
+    size = setting.workload.num_parameters
+    assert predict(setting, recipe).memory.device.residual == 4 * size
+
+
+def test_a_replica_costs_what_it_keeps() -> None:
+    setting = accelerators(hosts=2, ranks=4)
+    size = setting.workload.num_parameters
+    whole = predict(setting, parse_recipe("thin")).memory.device.replica
+    split = predict(setting, parse_recipe("thin:replica=host/bf16")).memory.device.replica
+    # rows are padded to whole ones, which is far below a per mille here
+    assert whole == pytest.approx(2 * size, rel=1e-3)
+    assert split == pytest.approx(whole / 4, rel=1e-3)
+
+
+def test_tensor_and_pipeline_parallelism_divide() -> None:
+    """8 x 4 ranks as 2 x 2: a quarter of the layers' states, on a quarter of the ranks."""
+    one = predict(accelerators(), parse_recipe("zero1")).memory.device
+    setting = accelerators(parallelism=Parallelism(tp=2, pp=2), accumulate=4)
+    split = predict(setting, parse_recipe("zero1:accumulate=keep")).memory.device
+    assert split.optimizer_states == pytest.approx(one.optimizer_states, rel=0.02)
+
+
+def test_uneven_shards_count_as_the_longest() -> None:
+    """250 rows on 4 ranks are 63, 63, 63, 61: rank 0 holds 252 / 4 of 250 rows."""
+    setting = lab_setting("gpt:2x250x5", hosts=4, ranks=1, tokens=16)
+    device = predict(setting, parse_recipe("zero3")).memory.device
+    assert device.parameters > setting.workload.num_parameters  # 4 bytes / 4 ranks, and padding
+    assert device.parameters == pytest.approx(setting.workload.num_parameters, rel=0.01)
+
+
+def test_more_micro_batches_keep_gradients() -> None:
+    once, many = accelerators(), accelerators(accumulate=4)
+    keep = parse_recipe("zero2:accumulate=keep:activations=recompute")
+    sync = parse_recipe("zero2:activations=recompute")
+    size = once.workload.num_parameters
+    kept = predict(many, keep).memory.device
+    assert kept.gradients >= 2 * size
+    assert predict(many, sync).memory.device.total < kept.total
