@@ -317,7 +317,6 @@ def test_what_cannot_be_in_effect_is_refused() -> None:
 UNSUPPORTED = [
     "zero1",
     "zeropp:feedback=true",
-    "zeropp:grads_within=int8/128",
     "zeropp:local_steps=2",
     "zeropp:optimizer_states=int8/256",
     "zeropp:offload=states",
