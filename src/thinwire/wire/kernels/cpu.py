@@ -25,7 +25,7 @@ _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT
 
 def kernel_codec(fmt: WireFormat) -> Codec | None:
     """The compiled codec of a format, or None where there is none and the reference serves."""
-    if config.DISABLE_JIT:  # a debugging setting of Numba, under which nothing is compiled
+    if config.DISABLE_JIT:  # type: ignore[attr-defined]  # a debugging setting of Numba, under which nothing is compiled
         return None
     return UniformKernel(fmt) if fmt.family == "int" else None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
+from numba import carray  # type: ignore[attr-defined]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -68,4 +68,4 @@ def prefetch(memory: Any, start: int, stop: int) -> None:
 @loop
 def bytes_at(address: int, size: int) -> Any:
     """``size`` bytes at an address, as an array. Whoever owns them must outlive it."""
-    return numba.carray(_as_pointer(address), (size,), np.uint8)
+    return carray(_as_pointer(address), (size,), np.uint8)

@@ -26,7 +26,7 @@ def block_word(key: int, block: int) -> Any:
 
 
 @loop
-def random_word(base: Any, position: int) -> Any:
+def random_word(base: Any, position: Any) -> Any:
     """32 random bits: "lowbias32" of base + position."""
     word = np.uint32(base + np.uint32(position))
     word = np.uint32((word ^ (word >> np.uint32(16))) * np.uint32(0x7FEB352D))

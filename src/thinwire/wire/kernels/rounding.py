@@ -102,10 +102,10 @@ def stochastic(
                 steps = (values[low + half + i] * levels.unit - zero) * inverse
                 codes[low_code + half + i] = _code(steps + centred_high(word), levels.codes)
         if width % 2:
-            i = half - np.uint64(1)
-            steps = (values[low + i] * levels.unit - zero) * inverse
-            steps += centred_low(random_word(base, i))
-            codes[low_code + i] = _code(steps, levels.codes)
+            middle = half - np.uint64(1)
+            steps = (values[low + middle] * levels.unit - zero) * inverse
+            steps += centred_low(random_word(base, middle))
+            codes[low_code + middle] = _code(steps, levels.codes)
 
 
 @loop

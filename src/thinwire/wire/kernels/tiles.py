@@ -17,12 +17,15 @@ __all__ = [
     "DECODE_TILE_ELEMENTS",
     "ENCODE_TILE_ELEMENTS",
     "Plan",
+    "Tile",
     "blocks_per_tile",
+    "codes_of",
     "element_bytes",
     "load_values",
     "next_tile",
     "padded",
-    "tile_codes",
+    "scales_of",
+    "zeros_of",
 ]
 
 # Encoding reads a tile twice and has the next one on its way: 128 KiB of float32 each, and the
@@ -56,6 +59,14 @@ class Plan(NamedTuple):
     codes_end: int
 
 
+class Tile(NamedTuple):
+    """``num_blocks`` blocks of ``width`` elements each, the first of them number ``block``."""
+
+    block: int
+    num_blocks: int
+    width: int
+
+
 @loop
 def blocks_per_tile(plan: Plan, tile_elements: int) -> int:
     """How many full blocks make a tile."""
@@ -63,15 +74,12 @@ def blocks_per_tile(plan: Plan, tile_elements: int) -> int:
 
 
 @loop
-def next_tile(plan: Plan, block: int, last: int, tile_blocks: int) -> Any:
-    """Number of blocks and elements per block of the tile that begins at ``block``.
-
-    A ragged block is a tile of its own.
-    """
+def next_tile(plan: Plan, block: int, last: int, tile_blocks: int) -> Tile:
+    """The tile that begins at ``block``. A ragged block is a tile of its own."""
     full = plan.numel // plan.block
     if block < full:
-        return min(tile_blocks, min(last, full) - block), plan.block
-    return 1, plan.numel - block * plan.block
+        return Tile(block, min(tile_blocks, min(last, full) - block), plan.block)
+    return Tile(block, 1, plan.numel - block * plan.block)
 
 
 @loop
@@ -97,7 +105,19 @@ def load_values(stored: Any, plan: Plan, scratch: Any) -> Any:
 
 
 @loop
-def tile_codes(payload: Any, plan: Plan, block: int, count: int) -> Any:
-    """The packed codes of ``count`` blocks."""
-    start = plan.codes_at + block * plan.block_bytes
-    return payload[start : min(start + count * plan.block_bytes, plan.codes_end)]
+def codes_of(payload: Any, plan: Plan, tile: Tile) -> Any:
+    """The packed codes of a tile."""
+    start = plan.codes_at + tile.block * plan.block_bytes
+    return payload[start : min(start + tile.num_blocks * plan.block_bytes, plan.codes_end)]
+
+
+@loop
+def scales_of(payload: Any, plan: Plan) -> Any:
+    """The section that holds the scales of all blocks."""
+    return payload[plan.scales_at : plan.zeros_at]
+
+
+@loop
+def zeros_of(payload: Any, plan: Plan) -> Any:
+    """The section that holds the zero points of all blocks."""
+    return payload[plan.zeros_at : plan.codes_at]

@@ -54,69 +54,82 @@ class UniformLevels(NamedTuple):
     key: int
 
 
+class _Scratch(NamedTuple):
+    """Memory for one tile, taken once per call."""
+
+    codes: Any
+    steps: Any
+    zeros: Any
+    finite: Any
+
+
 @entry
 def encode(
     x: Any, out: Any, plan: tiles.Plan, levels: UniformLevels, first: int, last: int
 ) -> None:
     """Encode blocks ``first`` to ``last`` of the bytes ``x`` of a flat tensor."""
     tile_blocks = tiles.blocks_per_tile(plan, tiles.ENCODE_TILE_ELEMENTS)
-    size = tile_blocks * plan.block
-    widened = np.empty(0 if plan.kind == FLOAT32 else size, np.float32)
-    scratch = np.empty(0 if plan.bits == 8 else size, np.uint8)
-    scales_scratch = np.zeros(3 * tile_blocks, np.float32)
+    widened = np.empty(0 if plan.kind == FLOAT32 else tile_blocks * plan.block, np.float32)
+    scratch = _scratch(tile_blocks, plan)
     step_bytes = tiles.element_bytes(plan)
     block = first
     while block < last:
-        count, width = tiles.next_tile(plan, block, last, tile_blocks)
+        tile = tiles.next_tile(plan, block, last, tile_blocks)
         start = block * plan.block * step_bytes
-        stop = start + count * width * step_bytes
+        stop = start + tile.num_blocks * tile.width * step_bytes
         values = tiles.load_values(x[start:stop], plan, widened)
         ahead = x[stop : stop + (stop - start)]
-        packed = tiles.tile_codes(out, plan, block, count)
+        packed = tiles.codes_of(out, plan, tile)
         codes = packed
         if plan.bits != 8:
-            codes = scratch[: count * tiles.padded(width)]
-            codes[width * count :] = 0
-        _encode_tile(values, width, out, plan, levels, block, ahead, scales_scratch, codes)
+            codes = scratch.codes[: tile.num_blocks * tiles.padded(tile.width)]
+            codes[tile.num_blocks * tile.width :] = 0
+        _encode_tile(values, tile, out, plan, levels, ahead, scratch, codes)
         if plan.bits != 8:
-            pack(codes, tiles.padded(width), width, plan.bits, packed)
-        block += count
+            pack(codes, tiles.padded(tile.width), tile.width, plan.bits, packed)
+        block += tile.num_blocks
+
+
+@loop
+def _scratch(tile_blocks: int, plan: tiles.Plan) -> _Scratch:
+    return _Scratch(
+        np.empty(0 if plan.bits == 8 else tile_blocks * plan.block, np.uint8),
+        np.empty(tile_blocks, np.float32),
+        np.zeros(tile_blocks, np.float32),
+        np.empty(tile_blocks, np.int32),
+    )
 
 
 @loop
 def _encode_tile(
     values: Any,
-    width: int,
+    tile: tiles.Tile,
     out: Any,
     plan: tiles.Plan,
     levels: UniformLevels,
-    block: int,
     ahead: Any,
-    scratch: Any,
+    scratch: _Scratch,
     codes: Any,
 ) -> None:
     """Scales into the payload, and codes of one byte each into ``codes``."""
-    count = values.size // width
-    steps, zeros = scratch[:count], scratch[count : 2 * count]
-    finite = scratch[2 * count : 3 * count].view(np.int32)
+    steps, zeros = scratch.steps[: tile.num_blocks], scratch.zeros[: tile.num_blocks]
+    finite = scratch.finite[: tile.num_blocks]
     soon, later = ahead[: ahead.size // 2], ahead[ahead.size // 2 :]
-    scale_section = out[plan.scales_at : plan.zeros_at]
     if levels.affine:
-        scales.extremes(values, width, soon, zeros.view(np.int32), finite)
+        scales.extremes(values, tile.width, soon, zeros.view(np.int32), finite)
         _affine_scales(zeros, finite, levels, steps)
-        scales.store_scales(zeros, block, out[plan.zeros_at : plan.codes_at], plan.num_blocks)
-        for i in range(count):
+        scales.store_scales(zeros, tile.block, tiles.zeros_of(out, plan), plan.num_blocks)
+        for i in range(tile.num_blocks):
             zeros[i] *= levels.unit
     else:
-        scales.magnitudes(values, width, soon, finite)
+        scales.magnitudes(values, tile.width, soon, finite)
         _symmetric_scales(finite, levels, steps)
-        zeros[:] = 0
-    scales.store_scales(steps, block, scale_section, plan.num_blocks)
+    scales.store_scales(steps, tile.block, tiles.scales_of(out, plan), plan.num_blocks)
     scales.invert(steps, np.float32(1) / levels.unit)
     if levels.stochastic:
-        rounding.stochastic(values, width, zeros, steps, levels, block, later, codes)
+        rounding.stochastic(values, tile.width, zeros, steps, levels, tile.block, later, codes)
     else:
-        rounding.nearest(values, width, zeros, steps, levels, later, codes)
+        rounding.nearest(values, tile.width, zeros, steps, levels, later, codes)
     scales.clear_codes(finite, codes)
 
 
@@ -162,66 +175,55 @@ def decode(
     """
     tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
     wide = np.empty(0 if plan.kind == FLOAT32 else tile_blocks * plan.block, np.float32)
-    scratch = np.empty(0 if plan.bits == 8 else tile_blocks * plan.block, np.uint8)
-    scales_scratch = np.empty(2 * tile_blocks, np.float32)
+    scratch = _scratch(tile_blocks, plan)
     step_bytes = tiles.element_bytes(plan)
     block = first
     while block < last:
-        count, width = tiles.next_tile(plan, block, last, tile_blocks)
+        tile = tiles.next_tile(plan, block, last, tile_blocks)
+        size_of_tile = tile.num_blocks * tile.width
         start = block * plan.block * step_bytes
-        target = out[start : start + count * width * step_bytes]
-        values = target.view(np.float32) if plan.kind == FLOAT32 else wide[: count * width]
+        target = out[start : start + size_of_tile * step_bytes]
+        values = target.view(np.float32) if plan.kind == FLOAT32 else wide[:size_of_tile]
         for index in range(addresses.size):
             payload = bytes_at(addresses[index], size)
-            _decode_tile(
-                payload,
-                width,
-                plan,
-                levels,
-                shifts[index],
-                block,
-                index > 0,
-                scales_scratch,
-                scratch,
-                values,
-            )
+            shift = shifts[index]
+            _decode_tile(payload, tile, plan, levels, shift, index > 0, scratch, values)
         if plan.kind != FLOAT32:
             narrow(values, plan.kind, target.view(np.uint16))
-        block += count
+        block += tile.num_blocks
 
 
 @loop
 def _decode_tile(
     payload: Any,
-    width: int,
+    tile: tiles.Tile,
     plan: tiles.Plan,
     levels: UniformLevels,
     shift: Any,
-    block: int,
     add: bool,
-    scales_scratch: Any,
-    scratch: Any,
+    scratch: _Scratch,
     values: Any,
 ) -> None:
-    count = values.size // width
-    codes, stride = tiles.tile_codes(payload, plan, block, count), width
+    """Decode a tile into ``values``, or add it to them."""
+    steps, zeros = scratch.steps[: tile.num_blocks], scratch.zeros[: tile.num_blocks]
+    codes = tiles.codes_of(payload, plan, tile)
     if plan.bits != 8:
-        packed, stride = codes, tiles.padded(width)
-        codes = scratch[: count * stride]
-        unpack(packed, stride, width, plan.bits, codes)
-    steps, zeros = scales_scratch[:count], scales_scratch[count : 2 * count]
-    scales.load_scales(payload[plan.scales_at : plan.zeros_at], plan.num_blocks, block, steps)
+        packed, stride = codes, tiles.padded(tile.width)
+        codes = scratch.codes[: tile.num_blocks * stride]
+        unpack(packed, stride, tile.width, plan.bits, codes)
+    scales.load_scales(tiles.scales_of(payload, plan), plan.num_blocks, tile.block, steps)
     if levels.affine:
-        scales.load_scales(payload[plan.zeros_at : plan.codes_at], plan.num_blocks, block, zeros)
-        _affine_values(codes, stride, zeros, steps, add, width, values)
+        scales.load_scales(tiles.zeros_of(payload, plan), plan.num_blocks, tile.block, zeros)
+        _affine_values(codes, zeros, steps, add, tile.width, values)
     else:
-        _symmetric_values(codes, stride, steps, levels.offset, shift, add, width, values)
+        _symmetric_values(codes, steps, levels.offset, shift, add, tile.width, values)
 
 
 @loop
 def _symmetric_values(
-    codes: Any, stride: int, steps: Any, offset: Any, shift: Any, add: bool, width: int, out: Any
+    codes: Any, steps: Any, offset: Any, shift: Any, add: bool, width: int, out: Any
 ) -> None:
+    stride = codes.size // steps.size
     for block in range(steps.size):
         step = steps[block]
         moved = np.uint64(block * stride) - np.uint64(block * width)
@@ -235,9 +237,8 @@ def _symmetric_values(
 
 
 @loop
-def _affine_values(
-    codes: Any, stride: int, zeros: Any, steps: Any, add: bool, width: int, out: Any
-) -> None:
+def _affine_values(codes: Any, zeros: Any, steps: Any, add: bool, width: int, out: Any) -> None:
+    stride = codes.size // steps.size
     for block in range(steps.size):
         zero, step = zeros[block] * _HALF, steps[block] * _HALF
         moved = np.uint64(block * stride) - np.uint64(block * width)
