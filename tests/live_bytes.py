@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 __all__ = ["LiveBytes"]
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows storages from now on.
 
     Args:
@@ -27,7 +27,7 @@ class LiveBytes(TorchDispatchMode):
     """
 
     def __init__(self, held: Iterable[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._sizes: dict[int, int] = {}
         self._current = 0
         self.peak = 0
@@ -44,7 +44,7 @@ class LiveBytes(TorchDispatchMode):
             return result
 
         torch.UntypedStorage.resize_ = watched  # type: ignore[method-assign, assignment]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(
@@ -54,7 +54,7 @@ class LiveBytes(TorchDispatchMode):
         traceback: TracebackType | None,
     ) -> None:
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
-        super().__exit__(kind, error, traceback)
+        super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self,

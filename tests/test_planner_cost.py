@@ -28,11 +28,12 @@ from thinwire.recipes import parse_recipe
 
 LINK = load_link("ideal", {"bit_per_s": 1e9, "latency_s": 1e-3})
 LOSSY = load_link("tcp", {"bit_per_s": 1e9, "latency_s": 5e-3, "loss": 0.01})
-FREE = {"ring_share": 1.0, "rounds_share": 1.0, "message_s": 0.0, "call_s": 0.0}
 
 
 def free_backend(backend: Backend) -> Backend:
-    return dataclasses.replace(backend, has_tree=False, **FREE)
+    return dataclasses.replace(
+        backend, has_tree=False, ring_share=1.0, rounds_share=1.0, message_s=0.0, call_s=0.0
+    )
 
 
 def test_a_transfer_is_alpha_plus_n_beta() -> None:

@@ -11,7 +11,7 @@ the layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from thinwire.formats import WireFormat, parse_format
@@ -89,23 +89,18 @@ class LayerCalls:
         """What brings a resident replica up to date: each owner's delta to all who keep its row."""
         group, fmt = self._group, self._recipe.weight_format
         payloads = self._row_payloads(fmt, "fp32")
-        own_bytes = payloads.between(self._rank, self._rank + 1)
-        same_place = sum(
-            payloads.between(rank, rank + 1)
-            for rank in range(self._rank % group.per_host, group.size, group.per_host)
-        )
+        own = payloads.between(self._rank, self._rank + 1)
+        same_place = payloads.of_place(self._rank % group.per_host, group.per_host)
         is_split = (self._recipe.replica or "").startswith("host")
         kept = self._whole / group.per_host if is_split else self._whole
         work = (CodecWork("encode", fmt, self.slot_numel), CodecWork("decode", fmt, kept))
-        hops = []
+        calls = []
         if group.is_across:
-            hops.append((group.across, own_bytes, own_bytes + same_place))
+            held = own + same_place
+            calls.append(self._spread("all_gather", group.across, own, payload_bytes=held))
         if group.per_host > 1 and not is_split:
-            hops.append((group.within, same_place, payloads.total_bytes + same_place))
-        calls = [
-            self._rounds("all_gather", members, [size] * members.size, payload_bytes=held)
-            for members, size, held in hops
-        ]
+            held = payloads.total_bytes + same_place
+            calls.append(self._spread("all_gather", group.within, same_place, payload_bytes=held))
         # the codecs work once, however many hops there are
         return tuple(
             replace(call, work=work, copied_elements=kept) if call is calls[0] else call
@@ -117,13 +112,9 @@ class LayerCalls:
         group, fmt = self._group, self._recipe.resident_format
         assert fmt is not None  # only such a replica is read
         kept_bytes = group.hosts * self.slot_numel * fmt.bits // 8
-        return self._rounds(
-            "all_gather",
-            group.within,
-            [kept_bytes] * group.per_host,
-            payload_bytes=group.per_host * kept_bytes,
-            copied=2 * self._whole,
-        )
+        held = group.per_host * kept_bytes
+        call = self._spread("all_gather", group.within, kept_bytes, payload_bytes=held)
+        return replace(call, copied_elements=2 * self._whole)
 
     def reduce_scatter(self) -> tuple[Call, ...]:
         """Reduce-scatter of gradients, in one hop or in two."""
@@ -209,28 +200,34 @@ class LayerCalls:
         group = self._group
         within, across = self._row_payloads(inner, "fp32"), self._row_payloads(outer, "fp32")
         places, place = group.per_host, self._rank % group.per_host
-        to_places = [
-            sum(within.between(rank, rank + 1) for rank in range(other, group.size, places))
-            for other in range(places)
-        ]
-        to_hosts = [across.between(rank, rank + 1) for rank in range(place, group.size, places)]
+        to_place, to_hosts = within.of_place(place, places), across.of_place(place, places)
+        own = across.between(self._rank, self._rank + 1)
         whole, share = self._whole, self._whole / places
         return (
             self._rounds(
                 "reduce_scatter",
                 group.within,
-                to_places,
-                payload_bytes=sum(to_places) + places * to_places[place],
+                sent_bytes=within.total_bytes - to_place,
+                message_bytes=within.of_place(0, places),
+                payload_bytes=within.total_bytes + places * to_place,
                 work=(CodecWork("encode", inner, whole), CodecWork("sum", inner, whole)),
                 copied=whole,
             ),
             self._rounds(
                 "reduce_scatter",
                 group.across,
-                to_hosts,
-                payload_bytes=2 * sum(to_hosts),
+                sent_bytes=to_hosts - own,
+                message_bytes=across.slot_bytes,
+                payload_bytes=2 * to_hosts,
                 work=(CodecWork("encode", outer, share), CodecWork("sum", outer, share)),
             ),
+        )
+
+    def _spread(self, name: str, group: Group, size: int, *, payload_bytes: float) -> Call:
+        """The same payload to each of the others."""
+        sent_bytes = (group.size - 1) * size
+        return self._rounds(
+            name, group, sent_bytes=sent_bytes, message_bytes=size, payload_bytes=payload_bytes
         )
 
     def _ring(
@@ -265,8 +262,9 @@ class LayerCalls:
         self,
         name: str,
         group: Group,
-        sizes: Sequence[int],
         *,
+        sent_bytes: float,
+        message_bytes: float,
         payload_bytes: float,
         work: tuple[CodecWork, ...] = (),
         copied: float = 0.0,
@@ -276,14 +274,12 @@ class LayerCalls:
         Args:
             name: as in the ledger.
             group: ``within`` or ``across`` of the data-parallel group.
-            sizes: bytes for each member, this rank included.
+            sent_bytes: by this rank to all others.
+            message_bytes: of the longest payload.
             payload_bytes: that a rank holds during the call.
             work: for the codecs of one rank.
             copied: elements copied between flat buffers and parameters.
         """
-        per_host = self._group.per_host
-        own = self._rank // per_host if group.is_across else self._rank % per_host
-        sent_bytes = sum(sizes) - sizes[own]
         return Call(
             name=name,
             algorithm="rounds",
@@ -291,7 +287,7 @@ class LayerCalls:
             sent=Sent(0, sent_bytes) if group.is_across else Sent(sent_bytes, 0),
             egress_bytes=sent_bytes if group.is_across else 0.0,
             inner_bytes=0.0 if group.is_across else sent_bytes,
-            message_bytes=max(sizes),
+            message_bytes=message_bytes,
             messages=group.size - 1,
             payload_bytes=payload_bytes,
             work=work,

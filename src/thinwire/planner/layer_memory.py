@@ -92,7 +92,8 @@ def _replicated(
         whole = sum(run.count * run.numel for run in (setting.root(), *setting.layers()))
         widest = max(parameter.numel for parameter in layer.parameters)
         bucket_share = min(whole, max(BUCKET_BYTES // FP32_BYTES, widest)) / layer.numel
-        payloads = bucket_share * max(call.payload_bytes for call in traffic.reduce)
+        calls = (*traffic.reduce, *traffic.outer)
+        payloads = bucket_share * max(call.payload_bytes for call in calls)
         # the bucket dealt out to slots, and the rank's own slot of the sum
         slots = FP32_BYTES * layer.numel * (1 + 1 / setting.group.size)
         reduction = bucket_share * slots

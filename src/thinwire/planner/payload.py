@@ -64,10 +64,22 @@ class Payloads:
             for start, stop, payload_bytes in self.runs
         )
 
+    def of_place(self, place: int, places: int) -> int:
+        """Bytes of the slots of the ranks ``place``, ``place + places`` and so on."""
+        return sum(
+            (_multiples(stop - place, places) - _multiples(start - place, places)) * payload_bytes
+            for start, stop, payload_bytes in self.runs
+        )
+
     @property
     def total_bytes(self) -> int:
         """Bytes of all slots."""
         return self.between(0, self.size)
+
+
+def _multiples(below: int, step: int) -> int:
+    """How many of 0, step, 2 * step, ... are below a number."""
+    return max(0, -(-below // step))
 
 
 def row_pieces(shape: tuple[int, ...], world: int) -> int:
