@@ -20,7 +20,9 @@ BASELINE = "zero3:compute=fp32"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--recipes", default="qsdp:compute=fp32,zeropp:compute=fp32")
+    parser.add_argument(
+        "--recipes", default="qsdp:compute=fp32,zeropp:compute=fp32,thin:compute=fp32"
+    )
     parser.add_argument("--model", default="gpt:2x128x4")
     parser.add_argument("--ranks", default="4")
     parser.add_argument("--steps", type=int, default=400)
@@ -42,7 +44,10 @@ def main() -> None:
             100 * (loss / baseline - 1)
             for loss, baseline in zip(losses[recipe], losses[BASELINE], strict=True)
         ]
-        cells = [f"{loss:.4f} ({drift:+.2f} %)" for loss, drift in zip(losses[recipe], drifts)]
+        cells = [
+            f"{loss:.4f} ({drift:+.2f} %)"
+            for loss, drift in zip(losses[recipe], drifts, strict=True)
+        ]
         rows.append([f"`{recipe}`", *cells, f"{statistics.mean(drifts):+.2f} %"])
     header = ["recipe", *(f"seed {seed}" for seed in range(options.seeds)), "mean drift"]
     text = (

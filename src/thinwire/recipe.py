@@ -113,7 +113,8 @@ class Recipe:
     @property
     def resident_format(self) -> WireFormat | None:
         """The format of a replica that stays from step to step, or ``None``."""
-        return parse_format(self.replica.partition("/")[2]) if "/" in (self.replica or "") else None
+        _, slash, fmt = (self.replica or "").partition("/")
+        return parse_format(fmt) if slash else None
 
     @property
     def is_uncompressed(self) -> bool:
