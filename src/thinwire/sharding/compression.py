@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from thinwire.comm.ledger import Ledger
-from thinwire.comm.sender import Job, Sender, Ticket
+from thinwire.comm.sender import Job, Sender, Ticket, run_now
 from thinwire.comm.topology import Topology
 from thinwire.recipe import Recipe
 from thinwire.sharding.units import Unit
@@ -32,19 +32,33 @@ class Compression:
     ledger: Ledger
     sender: Sender | None
     _pending: list[Ticket] = field(default_factory=list)
+    _watched_pass: int = -1
 
     def reduce_later(self, job: Job) -> None:
         """Reduce gradients beside compute; ``backward()`` does not return before it is done.
 
         Callbacks that autograd runs at the end of a backward pass run in order of registration, so
-        this one comes after FSDP2's, which reduces the root module's gradients.
+        this one comes after FSDP2's, which reduces the root module's gradients. A pass that failed
+        ran no callback, so every pass registers its own.
         """
         assert self.sender is not None  # whoever defers has checked may_defer
-        if not self._pending:
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish_backward)
+        this_pass = torch._C._current_graph_task_id()
+        if this_pass != self._watched_pass:
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish_pending)
+            self._watched_pass = this_pass
         self._pending.append(self.sender.submit(job))
 
-    def _finish_backward(self) -> None:
+    def reduce_now(self, job: Job) -> None:
+        """Reduce gradients on the spot, once the reductions under way are done.
+
+        Two exchanges among the same ranks must not run at once, and FSDP2 adds what this one
+        returns to what an earlier one may still be writing: a module that is used twice before a
+        backward pass is reduced twice in it.
+        """
+        self._finish_pending()
+        run_now(job)
+
+    def _finish_pending(self) -> None:
         pending, self._pending = self._pending, []
         for ticket in pending:
             ticket.wait()

@@ -22,7 +22,7 @@ from thinwire.comm.collectives import Traffic
 from thinwire.comm.hierarchy import TwoLevels, reduce_scatter_in_two_hops
 from thinwire.comm.layout import ShardLayout
 from thinwire.comm.reduction import ReduceOp
-from thinwire.comm.sender import Job, run_now
+from thinwire.comm.sender import Job
 from thinwire.comm.topology import Peers
 from thinwire.errors import ConfigError
 from thinwire.formats import parse_format
@@ -132,7 +132,7 @@ class CompressedReduceScatter(Socket):
         if self.compression.may_defer(self.unit, output_tensor, is_final=is_final):
             self.compression.reduce_later(job)
         else:
-            run_now(job)
+            self.compression.reduce_now(job)
 
     def _job(
         self, output: Tensor, contributions: Tensor, group: dist.ProcessGroup, op: ReduceOp
