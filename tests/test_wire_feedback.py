@@ -1,0 +1,190 @@
+"""Error feedback: nothing is lost for good, nothing that is not finite is remembered."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from thinwire.errors import StateError
+from thinwire.formats import parse_format
+from thinwire.wire import Key, Packing, Segment
+from thinwire.wire.feedback import NO_FEEDBACK, Residuals
+
+BIASED = ["int2/32", "int4/128", "int4/128+bf16scale", "int8/64+asym", "e4m3", "e5m2", "bf16"]
+UNBIASED = ["int4/128+stochastic", "int3/32+shift"]
+
+
+def packing_of(text: str, numel: int = 300, padding: int = 0) -> Packing:
+    exact = Segment(5, parse_format("fp32"), "norm")
+    return Packing([Segment(numel, parse_format(text), "weight", padding), exact])
+
+
+def draw(packing: Packing, step: int) -> Tensor:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(packing.numel, generator=generator) * 2.0 ** (step % 7 - 3)
+
+
+def send(residuals: Residuals, packing: Packing, x: Tensor, step: int, part: str = "0") -> Tensor:
+    """What a receiver decodes."""
+    payload = torch.zeros(packing.wire_bytes, dtype=torch.uint8)
+    residuals.encode_into(packing, x, payload, Key(step=step), part)
+    decoded = torch.empty(packing.numel)
+    packing.decode_into(payload, decoded)
+    return decoded
+
+
+@pytest.mark.parametrize("text", BIASED + UNBIASED)
+def test_what_was_sent_and_the_residual_are_the_inputs(text: str) -> None:
+    packing, residuals = packing_of(text), Residuals()
+    num_steps = 25
+    total, sent, magnitude = (torch.zeros(300, dtype=torch.float64) for _ in range(3))
+    for step in range(num_steps):
+        x = draw(packing, step)
+        decoded = send(residuals, packing, x, step)
+        total += x[:300]
+        sent += decoded[:300]
+        magnitude += x[:300].abs() + decoded[:300].abs()
+        assert torch.equal(decoded[300:], x[300:])  # fp32 is sent as it is
+    (residual,) = residuals.state().values()
+    # per step one rounded addition and one rounded subtraction of values below this magnitude
+    assert torch.all((sent + residual - total).abs() <= 2 * 2.0**-24 * magnitude)
+    assert residual.abs().max() > 0
+
+
+def test_without_feedback_the_loss_adds_up() -> None:
+    """A constant that rounds to zero never arrives, unless the residual carries it over."""
+    packing = packing_of("int4/128")
+    x = torch.zeros(packing.numel)
+    x[0], x[1] = 7.0, 0.25  # one step of the block is 1
+    plain, remembered = torch.zeros(packing.numel), torch.zeros(packing.numel)
+    residuals = Residuals()
+    payload = torch.zeros(packing.wire_bytes, dtype=torch.uint8)
+    for step in range(16):
+        NO_FEEDBACK.encode_into(packing, x, payload, Key(step=step), "0")
+        decoded = torch.empty(packing.numel)
+        packing.decode_into(payload, decoded)
+        plain += decoded
+        remembered += send(residuals, packing, x, step)
+    assert plain[1] == 0
+    assert abs(remembered[1] - 16 * 0.25) <= 0.5  # all but half a step
+
+
+def test_no_feedback_writes_the_packings_own_bytes() -> None:
+    packing = packing_of("int4/128+stochastic")
+    x = draw(packing, 0)
+    ours, theirs = (torch.zeros(packing.wire_bytes, dtype=torch.uint8) for _ in range(2))
+    NO_FEEDBACK.encode_into(packing, x, ours, Key(step=3), "0")
+    packing.encode_into(x, theirs, Key(step=3))
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("text", ["int4/128", "bf16"])
+def test_what_is_not_finite_leaves_residuals_as_they_were(text: str, poison: float) -> None:
+    packing, residuals = packing_of(text), Residuals()
+    send(residuals, packing, draw(packing, 0), 0)
+    before = residuals.state()["weight/0"].clone()
+    x = draw(packing, 1)
+    x[130] = poison
+    assert not send(residuals, packing, x, 1).isfinite().all()  # the receivers see it
+    after = residuals.state()["weight/0"]
+    spoiled = slice(128, 256) if text == "int4/128" else slice(130, 131)
+    assert torch.equal(after[spoiled], before[spoiled])
+    assert after.isfinite().all()
+    assert send(residuals, packing, draw(packing, 2), 2).isfinite().all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes=st.lists(st.integers(0, 200), min_size=1, max_size=4), steps=st.integers(1, 4))
+def test_residuals_do_not_depend_on_how_parameters_share_a_buffer(
+    sizes: list[int], steps: int
+) -> None:
+    fmt = parse_format("int4/32+stochastic")
+    segments = [Segment(size, fmt, f"p{index}", padding=3) for index, size in enumerate(sizes)]
+    together, apart = Residuals(), Residuals()
+    for step in range(steps):
+        whole = Packing(segments)
+        x = draw(whole, step)
+        send(together, whole, x, step)
+        start = 0
+        for segment in reversed(segments):
+            single = Packing([segment])
+            start += single.numel
+            place = whole.starts[segments.index(segment)]
+            send(apart, single, x[place : place + single.numel], step)
+    assert together.state().keys() == apart.state().keys()
+    for entry, residual in together.state().items():
+        assert torch.equal(residual, apart.state()[entry])
+
+
+def test_parts_do_not_share_a_residual_and_absent_parameters_keep_theirs() -> None:
+    packing, residuals = packing_of("int4/128"), Residuals()
+    send(residuals, packing, draw(packing, 0), 0, part="to 0")
+    kept = residuals.state()["weight/to 0"].clone()
+    send(residuals, packing, draw(packing, 1), 1, part="to 1")
+    other = Packing([Segment(10, parse_format("int4/128"), "other")])
+    send(residuals, other, draw(other, 2), 2, part="to 0")
+    assert set(residuals.state()) == {"weight/to 0", "weight/to 1", "other/to 0"}
+    assert torch.equal(residuals.state()["weight/to 0"], kept)
+
+
+def test_a_format_that_loses_nothing_has_no_residual() -> None:
+    residuals = Residuals()
+    packing = packing_of("bf16")
+    payload = torch.zeros(packing.wire_bytes, dtype=torch.uint8)
+    x = draw(packing, 0).bfloat16()
+    residuals.encode_into(packing, x, payload, Key(), "0")
+    assert residuals.held_bytes == 0
+    send(residuals, packing, draw(packing, 0), 0)  # fp32 values in bf16 do lose something
+    assert residuals.held_bytes == 300 * 4
+
+
+def test_bf16_residuals_take_half_the_memory_and_conserve_to_their_rounding() -> None:
+    packing, residuals = packing_of("int4/128", padding=9), Residuals(torch.bfloat16)
+    total, sent, lost = (torch.zeros(300, dtype=torch.float64) for _ in range(3))
+    for step in range(10):
+        x = draw(packing, step)
+        total += x[:300]
+        sent += send(residuals, packing, x, step)[:300]
+        lost += residuals.state()["weight/0"].abs()
+    assert residuals.held_bytes == 300 * 2
+    residual = residuals.state()["weight/0"].double()
+    # each residual is rounded to 8 significant bits; the fp32 rounding around it is far smaller
+    assert torch.all((sent + residual - total).abs() <= 2.0**-8 * lost + 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_inputs_are_carried_in_fp32_and_left_as_they_are(dtype: torch.dtype) -> None:
+    packing, residuals = packing_of("int4/128"), Residuals()
+    payload = torch.zeros(packing.wire_bytes, dtype=torch.uint8)
+    for step in range(3):
+        x = draw(packing, step).to(dtype)
+        kept = x.clone()
+        residuals.encode_into(packing, x, payload, Key(step=step), "0")
+        assert torch.equal(x, kept)
+    assert residuals.state()["weight/0"].dtype == torch.float32
+
+
+def test_a_run_continues_from_its_state() -> None:
+    packing, residuals = packing_of("int4/128"), Residuals()
+    send(residuals, packing, draw(packing, 0), 0)
+    resumed = Residuals()
+    resumed.load({entry: tensor.clone() for entry, tensor in residuals.state().items()})
+    x = draw(packing, 1)
+    assert torch.equal(send(resumed, packing, x, 1), send(residuals, packing, x, 1))
+    assert torch.equal(resumed.state()["weight/0"], residuals.state()["weight/0"])
+
+
+def test_mistakes_are_named() -> None:
+    residuals = Residuals()
+    with pytest.raises(StateError, match="bfloat16"):
+        Residuals(torch.float16)
+    with pytest.raises(StateError, match="is no residual"):
+        residuals.load({"weight": torch.zeros(3)})
+    send(residuals, packing_of("int4/128"), draw(packing_of("int4/128"), 0), 0)
+    resized = packing_of("int4/128", numel=200)
+    with pytest.raises(StateError, match="attach compression again"):
+        send(residuals, resized, draw(resized, 0), 0)
