@@ -27,6 +27,10 @@ from thinwire.recipe import Recipe
 __all__ = ["LayerTraffic", "MicroBatch", "RecipeTraffic", "micro_batches", "recipe_traffic"]
 
 
+# characters by which a pattern can match one index of a layer and not another
+TELLING = set("0123456789?[")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTraffic:
     """The calls of one layer of a run, by when they happen; none where a tuple is empty.
@@ -149,8 +153,8 @@ def recipe_traffic(setting: Setting, recipe: Recipe, rank: int | None = None) ->
 
 def _alike(layer: Layer, recipe: Recipe) -> Iterator[Layer]:
     """A run, cut where a pattern of ``exact`` tells one of its layers from the next."""
-    tells_numbers = any(set(pattern) & set("0123456789?[") - {"1d"} for pattern in recipe.exact)
-    if layer.count == 1 or not tells_numbers or recipe.exact == ("1d",):
+    patterns = set("".join(pattern for pattern in recipe.exact if pattern != "1d"))
+    if layer.count == 1 or not patterns & TELLING:
         yield layer
         return
     start, stop = layer.start, layer.start + layer.count
