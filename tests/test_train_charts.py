@@ -8,7 +8,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from made_runs import make_run
-from thinwire.train.charts import COLOURS, Chart, draw_charts
+from thinwire.drawing import COLOURS, Chart
+from thinwire.train.charts import draw_charts
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -3,6 +3,7 @@
 0    done
 1    failed: a file, the lab, a rank
 2    wrong usage: an option, a recipe, a format
+3    nothing fits
 130  interrupted, 143 terminated, as shells count signals
 """
 
@@ -19,17 +20,21 @@ from typing import Annotated
 import typer
 
 from thinwire.cli.compare import compare
+from thinwire.cli.estimate import estimate
+from thinwire.cli.plan import plan
+from thinwire.cli.validate import validate
 from thinwire.errors import ConfigError, ThinwireError
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="thinwire",
-    help="Sharded PyTorch training over thin wires: compressed collectives, measured.",
+    help="Sharded PyTorch training over thin wires: compressed collectives, measured and planned.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("compare")(compare)
+for verb in (compare, plan, estimate, validate):
+    app.command()(verb)
 
 
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
@@ -54,7 +59,7 @@ def program(
         ),
     ] = False,
 ) -> None:
-    """Sharded PyTorch training over thin wires: compressed collectives, measured."""
+    """Sharded PyTorch training over thin wires: compressed collectives, measured and planned."""
     del version  # its callback has served it
 
 
