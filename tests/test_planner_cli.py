@@ -1,0 +1,164 @@
+"""``thinwire plan``, ``estimate`` and ``validate`` as people and programs meet them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from thinwire.cli import main
+from thinwire.cli.app import app
+from thinwire.cli.estimate import estimate
+from thinwire.cli.plan import plan
+from thinwire.cli.validate import validate
+
+# the command line registers its verbs itself; until it does, here is how
+for verb in (plan, estimate, validate):
+    if verb.__name__ not in {command.name for command in app.registered_commands}:
+        app.command(verb.__name__)(verb)
+
+CLUSTER = ["--hosts", "8", "--ranks", "4", "--device", "a100-40gb", "--link", "100gbit"]
+PLAN = ["plan", "--model", "gpt:24x2048x16", *CLUSTER]
+ESTIMATE = ["estimate", "--parameters", "1e6", "--link", "100mbit", "--latency", "10ms"]
+
+
+def test_a_plan_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--within", "300GB/s", "--latency", "20us", "--micro-batch", "1"]
+    assert main([*PLAN, *arguments, "--recipes", "zero2,zeropp,thin"]) == 0
+    told = capsys.readouterr().out
+    assert "1.21B parameters, 32 sequences of 2048 tokens a step" in told
+    for said in ("Time and traffic", "Memory of the worst rank", "optimizer states", "takes"):
+        assert said in told
+
+
+def test_a_plan_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PLAN, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["choice"] in {recipe["name"] for recipe in document["recipes"]}
+    assert document["break_even_bit_per_s"] > 1e9
+
+
+def test_a_search_shows_the_best_ten(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PLAN, "--search", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["recipes"]) == 10
+    # what is within 1 % of the fastest is ranked by what it loses, so times need not rise
+    assert document["recipes"][0]["step_s"] <= 1.01 * document["recipes"][-1]["step_s"]
+
+
+def test_nothing_fits_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", "--model", "70B", "--hosts", "2", "--device", "l4", "--link", "10gbit"]
+    assert main([*arguments, "--recipes", "zero3"]) == 3
+    assert "Nothing fits" in capsys.readouterr().out
+    assert main([*arguments, "--recipes", "zero3", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["choice"] is None
+
+
+def test_a_cluster_file_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(
+        "[cluster]\nhosts = 2\nranks_per_host = 1\n[device]\npreset = 'cpu'\n"
+        "[link]\nbit_per_s = 1e8\nlatency_s = 1e-3\n"
+    )
+    arguments = ["plan", "--model", "small", "--seq", "64", "--cluster", str(file), "--json"]
+    assert main(arguments) == 0
+    slow = json.loads(capsys.readouterr().out)["recipes"][0]["step_s"]
+    assert main([*arguments, "--link", "10gbit"]) == 0
+    assert json.loads(capsys.readouterr().out)["recipes"][0]["step_s"] < slow
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["plan", "--model", "nonsense"], "model 'nonsense': not known"),
+        (["plan", "--model", "gpt:2x64x2", "--hosts", "2"], "give --link"),
+        (["plan", "--model", "gpt:2x64x2", "--device", "abacus"], "device 'abacus': not known"),
+        ([*PLAN, "--recipes", "zero9"], "unknown recipe 'zero9'"),
+        ([*PLAN, "--tp", "3"], "not divisible by tp x pp"),
+        ([*PLAN, "--within", "300"], "the unit is missing"),
+        ([*PLAN, "--seq", "0"], "--seq"),
+        ([*PLAN, "--cluster", "no-such.toml"], "cannot be read"),
+        ([*PLAN, "--protocol", "pigeon"], "protocol 'pigeon': not known"),
+        (["plan"], "Missing option '--model'"),
+        (["estimate", "--parameters", "0", "--link", "1gbit"], "it must be more than zero"),
+        ([*ESTIMATE, "--formats", "int9"], "unknown format 'int9'"),
+        ([*ESTIMATE, "--loss", "1"], "lets nothing through"),
+    ],
+)
+def test_a_mistake_gets_one_sentence(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("thinwire: error: ")
+    assert told.err.count("\n") == 1
+    assert said in told.err
+
+
+def test_an_estimate_for_people_and_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(ESTIMATE) == 0
+    told = capsys.readouterr().out
+    assert "1M parameters over 100 Mbit/s, 10 ms one way, ideal" in told
+    assert re.search(r"fp32 +4 MB +330 ms", told)
+    assert main([*ESTIMATE, "--json", "--loss", "0.01", "--formats", "fp32,int4/128"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["format"] for row in rows] == ["fp32", "int4/128"]
+    assert rows[0]["transfer_s"] > 1  # a lossy TCP connection is far below the link's rate
+
+
+def test_a_validation_for_people_and_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate"]) == 0
+    told = capsys.readouterr().out
+    assert "All bounds hold." in told
+    assert "fitted on 22B full" in told
+    assert main(["validate", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["holds"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [PLAN, ["plan", "--model", "gpt:2x64x2", "--seq", "64"], ESTIMATE]
+)
+def test_a_page_is_written_whole(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    assert main([*arguments, "--html", str(page)]) == 0
+    assert f"page: {page}" in capsys.readouterr().out.replace("\n", "")
+    content = page.read_text()
+    assert content.endswith("</html>\n")
+    assert "<svg" in content
+    assert [item.name for item in tmp_path.iterdir()] == ["page.html"]
+    for outside in ("http://", "https://", "<script", "src="):
+        assert outside not in content.replace("http://www.w3.org/", "")
+
+
+def test_a_page_that_cannot_be_written_is_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*ESTIMATE, "--html", str(tmp_path)]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+    assert main([*ESTIMATE, "--html", str(tmp_path / "no" / "page.html")]) == 1
+
+
+def test_a_plan_takes_half_a_second_more_than_python() -> None:
+    """0.33 s on an idle core; processor time, and twice the bound, for machines under load."""
+    script = (
+        "import resource, sys\n"
+        "from thinwire.cli.plan import plan\n"
+        "from thinwire.cli.app import app, main\n"
+        "if 'plan' not in {c.name for c in app.registered_commands}:\n"
+        "    app.command('plan')(plan)\n"
+        f"main({[*PLAN, '--json']!r})\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_utime, file=sys.stderr)\n"
+    )
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert float(done.stderr) < 1.0, f"{time.monotonic() - started} s by the clock"
