@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from planner_settings import accelerators
 from thinwire.errors import ConfigError
 from thinwire.planner.models import config_workload, parse_model, preset_names
 from thinwire.planner.models.config import ModelConfig
 from thinwire.planner.models.gpt import GPTShape, gpt_workload, nearest_shape
 from thinwire.planner.models.traced import trace_module
+from thinwire.planner.prediction import predict
 from thinwire.planner.workload import Workload
+from thinwire.recipes import parse_recipe
 from thinwire.train.model_spec import PRESETS
 from thinwire.train.model_spec import parse_model as parse_spec
 from thinwire.train.models import build_model
@@ -228,6 +232,17 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(content)
         with pytest.raises(ConfigError, match=told):
             parse_model(str(tmp_path), tokens=8)
+
+
+def test_a_module_without_blocks_is_planned_as_one_unit() -> None:
+    with torch.device("meta"):
+        module = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True)
+        workload = trace_module(module, torch.zeros(1, 32, 64))
+    assert workload.num_layers == 0
+    assert workload.num_parameters == sum(p.numel() for p in module.parameters())
+    prediction = predict(replace(accelerators(), workload=workload), parse_recipe("zero3"))
+    assert prediction.step_s > 0
+    assert prediction.memory.device.activations > 0
 
 
 def test_tracing_refuses_real_tensors() -> None:

@@ -38,6 +38,19 @@ from thinwire.recipe import Recipe
 __all__ = ["predict_memory"]
 
 NO_ACTIVATIONS = LayerActivations(0.0, 0.0, 0.0, 0.0)
+NO_ROOT = LayerMemory(
+    count=1,
+    gathered=0.0,
+    flat_forward=0.0,
+    flat_backward=0.0,
+    gradients=0.0,
+    reduction=0.0,
+    reduce_payloads=0.0,
+    gather_payloads=0.0,
+    share=0.0,
+    secondary=0.0,
+    activations=NO_ACTIVATIONS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +76,16 @@ def predict_memory(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> 
         element_bytes=DTYPE_BYTES[recipe.compute],
         parallelism=setting.parallelism,
     )
+    root = layer_memory(traffic.root, setting, recipe, NO_ACTIVATIONS)
+    runs = tuple(
+        layer_memory(item, setting, recipe, layer_activations(item.layer, plan))
+        for item in traffic.layers
+    )
+    if not runs:  # a model without blocks is one unit, gathered as a whole
+        root, runs = NO_ROOT, (root,)
     stack = _Stack(
-        root=layer_memory(traffic.root, setting, recipe, NO_ACTIVATIONS),
-        runs=tuple(
-            layer_memory(item, setting, recipe, layer_activations(item.layer, plan))
-            for item in traffic.layers
-        ),
+        root=root,
+        runs=runs,
         stem=saved_bytes(setting.workload.root.operations, plan),
         logits=saved_bytes(setting.workload.head, plan),
         in_flight=setting.in_flight,

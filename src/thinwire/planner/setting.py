@@ -47,7 +47,7 @@ class Setting:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} = {getattr(self, name)}: at least 1 is needed")
         self.parallelism.data_group(self.cluster)
-        if self.parallelism.pp > self.workload.num_layers:
+        if self.parallelism.pp > max(1, self.workload.num_layers):
             raise ConfigError(
                 f"pp = {self.parallelism.pp} pipeline stages, but the model has only "
                 f"{self.workload.num_layers} layers; use pp = {self.workload.num_layers} or less"
