@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from test_comm_collectives import make_layout, mask_padding, slot_of
+from thinwire.comm.collectives import Traffic
 from thinwire.comm.hierarchy import TwoLevels, reduce_scatter_in_two_hops
 from thinwire.comm.ledger import Ledger
 from thinwire.comm.sender import run_now
@@ -29,8 +30,12 @@ def two_hops_body(rank: int, size: int, within: str, across: str) -> dict[str, i
     mine = torch.cat([slot_of(rank * size + slot, numel) for slot in range(size)])
     out = torch.full((numel,), torch.nan)
     key = Key(seed=3, rank=rank)
+    within_hop = Traffic(near, levels.within, ledger)
+    across_hop = Traffic(far, levels.across, ledger)
     run_now(
-        reduce_scatter_in_two_hops(out, mine, levels, near, far, ledger, key, dist.ReduceOp.AVG)
+        reduce_scatter_in_two_hops(
+            out, mine, levels, within_hop, across_hop, key, dist.ReduceOp.AVG
+        )
     )
     parts = torch.stack([slot_of(other * size + rank, numel) for other in range(size)])
     real = mask_padding(near, size)[rank]

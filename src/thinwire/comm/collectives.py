@@ -23,6 +23,7 @@ from thinwire.comm.reduction import ReduceOp, finish_sum
 from thinwire.comm.sender import Job, Transfer
 from thinwire.comm.topology import Peers
 from thinwire.errors import StateError
+from thinwire.wire.feedback import NO_FEEDBACK, Feedback
 from thinwire.wire.key import Key
 
 __all__ = ["Traffic", "all_gather", "all_reduce", "reduce_scatter"]
@@ -36,11 +37,13 @@ class Traffic:
         layout: the parameters in the buffer.
         peers: the ranks that take part.
         ledger: where sent bytes are recorded.
+        feedback: encodes what is to be summed; a gather of weights has nothing to feed back.
     """
 
     layout: ShardLayout
     peers: Peers
     ledger: Ledger
+    feedback: Feedback = NO_FEEDBACK
 
     def record_sends(self, collective: str, outgoing: Sequence[Tensor]) -> None:
         """Enter in the ledger that every one of the peers was sent its payload."""
@@ -116,7 +119,7 @@ def reduce_scatter(
     """
     traffic.check(output, contributions)
     layout, peers = traffic.layout, traffic.peers
-    outgoing = _encode_slots(contributions, layout, key)
+    outgoing = _encode_slots(contributions, traffic, key)
     own = layout.packings[peers.rank]
     incoming = [torch.empty_like(outgoing[peers.rank]) for _ in range(peers.size)]
     yield Transfer(functools.partial(exchange, outgoing, incoming, peers))
@@ -152,7 +155,8 @@ def all_reduce(values: Tensor, traffic: Traffic, key: Key, op: ReduceOp) -> Job:
         yield dataclasses.replace(transfer, is_last=False)
     gathered = [_empty(packing.wire_bytes, values) for packing in layout.packings]
     payload = _empty(layout.packings[peers.rank].wire_bytes, values)
-    layout.packings[peers.rank].encode_into(total, payload, key.fold(1))
+    own = layout.packings[peers.rank]
+    traffic.feedback.encode_into(own, total, payload, key.fold(1), "result")
     yield Transfer(functools.partial(gather, payload, gathered, peers))
     traffic.record_sends("all_gather", [payload] * peers.size)
     slots = values.view(peers.size, -1)
@@ -179,13 +183,14 @@ def _gather_payloads(payload: Tensor, traffic: Traffic, collective: str) -> Tens
     return gathered
 
 
-def _encode_slots(contributions: Tensor, layout: ShardLayout, key: Key) -> list[Tensor]:
+def _encode_slots(contributions: Tensor, traffic: Traffic, key: Key) -> list[Tensor]:
     """One payload for each rank."""
+    layout, feedback = traffic.layout, traffic.feedback
     payloads = []
     slots = contributions.view(layout.world_size, -1)
     for receiver, (packing, slot) in enumerate(zip(layout.packings, slots, strict=True)):
         payload = _empty(packing.wire_bytes, slot)
-        packing.encode_into(slot, payload, key.fold(receiver))
+        feedback.encode_into(packing, slot, payload, key.fold(receiver), f"to {receiver}")
         payloads.append(payload)
     return payloads
 

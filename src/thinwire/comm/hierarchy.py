@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from thinwire.comm.collectives import Traffic
 from thinwire.comm.exchange import exchange
-from thinwire.comm.layout import ShardLayout
-from thinwire.comm.ledger import BF16_BYTES, Ledger
+from thinwire.comm.ledger import BF16_BYTES
 from thinwire.comm.reduction import ReduceOp, finish_sum
 from thinwire.comm.sender import Job, Transfer
 from thinwire.comm.topology import Peers, even_ranks_per_host
@@ -72,9 +72,8 @@ def reduce_scatter_in_two_hops(
     output: Tensor,
     contributions: Tensor,
     levels: TwoLevels,
-    within: ShardLayout,
-    across: ShardLayout,
-    ledger: Ledger,
+    within: Traffic,
+    across: Traffic,
     key: Key,
     op: ReduceOp,
 ) -> Job:
@@ -90,46 +89,43 @@ def reduce_scatter_in_two_hops(
     format of its hop (arXiv 2306.10209, section 3.3).
 
     Args:
-        output: fp32 vector of ``within.slot_numel`` elements; overwritten.
+        output: fp32 vector of ``within.layout.slot_numel`` elements; overwritten.
         contributions: vector of W slots, fp32, bf16 or fp16.
         levels: the group, split.
-        within: layout with the formats of the first hop.
-        across: layout with the formats of the second hop; the same pieces.
-        ledger: where sent bytes are recorded.
+        within: the first hop: its peers and a layout with its formats.
+        across: the second hop: its peers and a layout with its formats; the same pieces.
         key: of the random numbers; the rank is part of it.
         op: SUM, AVG or PREMUL_SUM.
     """
-    num_hosts, per_host = levels.across.size, levels.within.size
-    place = levels.within.rank
+    num_hosts, per_host = across.peers.size, within.peers.size
+    place, slot_numel = within.peers.rank, within.layout.slot_numel
     slots = contributions.view(num_hosts, per_host, -1)
-    partial = torch.empty(
-        (num_hosts, within.slot_numel), dtype=torch.float32, device=contributions.device
-    )
+    partial = torch.empty((num_hosts, slot_numel), dtype=torch.float32, device=contributions.device)
     first = _Hop(
         [[(h * per_host + p, slots[h, p]) for h in range(num_hosts)] for p in range(per_host)],
         [(h * per_host + place, partial[h]) for h in range(num_hosts)],
-        levels.within,
         within,
         key.fold(1),
+        "within",
     )
     yield Transfer(first.run, is_last=False)
     first.sum_up()
     second = _Hop(
         [[(h * per_host + place, partial[h])] for h in range(num_hosts)],
         [(levels.peers.rank, output)],
-        levels.across,
         across,
         key.fold(2),
+        "across",
     )
     yield Transfer(second.run)
     second.sum_up()
     finish_sum(output, op, levels.peers.size)
-    ledger.record(
+    within.ledger.record(
         "reduce_scatter",
         within_bytes=first.sent_bytes,
         across_bytes=second.sent_bytes,
-        bf16_bytes=(levels.peers.size - 1) * within.slot_numel * BF16_BYTES,
-        formats=within.formats | across.formats,
+        bf16_bytes=(levels.peers.size - 1) * slot_numel * BF16_BYTES,
+        formats=within.layout.formats | across.layout.formats,
     )
 
 
@@ -139,28 +135,30 @@ class _Hop:
     Args:
         outgoing: for every peer, the slots it gets: their numbers and values. Encoded at once.
         sums: the slots that this rank collects: their numbers, and where the sums go.
-        peers: those who exchange.
-        layout: how slots are packed.
+        traffic: those who exchange, and how slots are packed.
         key: of the random numbers.
+        name: of the hop, which has residuals of its own.
     """
 
     def __init__(
         self,
         outgoing: list[list[tuple[int, Tensor]]],
         sums: list[tuple[int, Tensor]],
-        peers: Peers,
-        layout: ShardLayout,
+        traffic: Traffic,
         key: Key,
+        name: str,
     ) -> None:
-        self._peers, self._layout, self._sums = peers, layout, sums
-        self._outgoing = [self._encode(parts, key) for parts in outgoing]
-        self._incoming = [torch.empty_like(self._outgoing[peers.rank]) for _ in outgoing]
+        self._peers, self._packings, self._sums = traffic.peers, traffic.layout.packings, sums
+        self._feedback = traffic.feedback
+        self._outgoing = [self._encode(parts, key, name) for parts in outgoing]
+        self._incoming = [torch.empty_like(self._outgoing[self._peers.rank]) for _ in outgoing]
 
-    def _encode(self, parts: list[tuple[int, Tensor]], key: Key) -> Tensor:
-        sizes = [self._layout.packings[slot].wire_bytes for slot, _ in parts]
+    def _encode(self, parts: list[tuple[int, Tensor]], key: Key, name: str) -> Tensor:
+        sizes = [self._packings[slot].wire_bytes for slot, _ in parts]
         payload = torch.empty(sum(sizes), dtype=torch.uint8, device=parts[0][1].device)
         for (slot, values), piece in zip(parts, torch.split(payload, sizes), strict=True):
-            self._layout.packings[slot].encode_into(values, piece, key.fold(slot))
+            packing, part = self._packings[slot], f"{name} to {slot}"
+            self._feedback.encode_into(packing, values, piece, key.fold(slot), part)
         return payload
 
     @property
@@ -176,8 +174,8 @@ class _Hop:
 
     def sum_up(self) -> None:
         """Decode what arrived and sum it in fp32, in the order of the peers."""
-        sizes = [self._layout.packings[slot].wire_bytes for slot, _ in self._sums]
+        sizes = [self._packings[slot].wire_bytes for slot, _ in self._sums]
         pieces = [torch.split(payload, sizes) for payload in self._incoming]
         for index, (slot, total) in enumerate(self._sums):
             arrived = [parts[index] for parts in pieces]
-            self._layout.packings[slot].decode_sum_into(arrived, total)
+            self._packings[slot].decode_sum_into(arrived, total)

@@ -1,4 +1,9 @@
-"""What the sockets of one model share, and the rule for leaving work to the sending threads."""
+"""What the sockets of one model share, and the rule for leaving work to the sending threads.
+
+Note: one sender per process. Two models may be reduced in one backward pass, a generator and its
+discriminator, over the same ranks. Exchanges among the same ranks pair up by their order alone, so
+all models put their jobs into one line.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +17,11 @@ from thinwire.comm.sender import Job, Sender, Ticket, run_now
 from thinwire.comm.topology import Topology
 from thinwire.recipe import Recipe
 from thinwire.sharding.units import Unit
+from thinwire.wire.feedback import NO_FEEDBACK, Feedback, Residuals
 
 __all__ = ["Compression", "in_backward"]
+
+_line_of_process: dict[str, Sender] = {}
 
 
 @dataclass(slots=True)
@@ -25,14 +33,22 @@ class Compression:
         topology: which ranks share a host.
         ledger: where sent bytes are recorded.
         sender: runs jobs beside compute, or ``None`` to do everything on the spot.
+        feedback: encodes gradients, with residuals if the recipe asks for them.
     """
 
     recipe: Recipe
     topology: Topology
     ledger: Ledger
     sender: Sender | None
+    feedback: Feedback = field(init=False)
     _pending: list[Ticket] = field(default_factory=list)
     _watched_pass: int = -1
+
+    def __post_init__(self) -> None:
+        """Residuals are the model's own; the line of jobs is the whole process's."""
+        self.feedback = Residuals() if self.recipe.feedback else NO_FEEDBACK
+        if self.sender is not None:
+            self.sender = _line_of_process.setdefault("sender", self.sender)
 
     def reduce_later(self, job: Job) -> None:
         """Reduce gradients beside compute; ``backward()`` does not return before it is done.
@@ -49,14 +65,16 @@ class Compression:
         self._pending.append(self.sender.submit(job))
 
     def reduce_now(self, job: Job) -> None:
-        """Reduce gradients on the spot, once the reductions under way are done.
+        """Reduce gradients and return when it is done, in line after all that is under way.
 
         Two exchanges among the same ranks must not run at once, and FSDP2 adds what this one
         returns to what an earlier one may still be writing: a module that is used twice before a
         backward pass is reduced twice in it.
         """
-        self._finish_pending()
-        run_now(job)
+        if self.sender is None:
+            run_now(job)
+        else:
+            self.sender.submit(job).wait()
 
     def _finish_pending(self) -> None:
         pending, self._pending = self._pending, []

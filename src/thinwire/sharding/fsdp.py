@@ -138,6 +138,7 @@ class CompressedReduceScatter(Socket):
         self, output: Tensor, contributions: Tensor, group: dist.ProcessGroup, op: ReduceOp
     ) -> Job:
         recipe, peers = self.compression.recipe, self.peers(group)
+        ledger, feedback = self.compression.ledger, self.compression.feedback
         key = self.key(GRADS, self.num_reductions)
         members, exact = self.unit.trained, cast_format(contributions.dtype)
         layout = self.unit.layout(members, recipe.grad_format, exact)
@@ -149,15 +150,14 @@ class CompressedReduceScatter(Socket):
                     output,
                     contributions,
                     levels,
-                    within,
-                    layout,
-                    self.compression.ledger,
+                    Traffic(within, levels.within, ledger, feedback),
+                    Traffic(layout, levels.across, ledger, feedback),
                     key,
                     op,
                 )
             # a single host, or a single rank on each: there is one hop, and one format
             layout = within if levels.across.size == 1 else layout
-        traffic = self.traffic(layout, group)
+        traffic = Traffic(layout, peers, ledger, feedback)
         return collectives.reduce_scatter(output, contributions, traffic, key, op)
 
 
