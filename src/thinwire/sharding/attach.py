@@ -17,7 +17,7 @@ from thinwire.comm.sender import Sender
 from thinwire.comm.topology import Topology, discover_topology
 from thinwire.errors import ConfigError, StateError
 from thinwire.recipe import Recipe
-from thinwire.sharding import ddp
+from thinwire.sharding import ddp, local_sgd
 from thinwire.sharding.compression import Compression
 from thinwire.sharding.kernels import compile_in_turn
 from thinwire.sharding.plug import plug_in
@@ -49,7 +49,8 @@ def shard(
             without. On accelerators FSDP2's own streams overlap.
 
     Returns:
-        The model under DDP for stage 0; the same object under FSDP2 otherwise.
+        The model under DDP for stage 0, the same object under FSDP2 otherwise. With local steps
+        the model itself: the ranks meet after every ``local_steps`` steps of its optimizer.
 
     Raises:
         ConfigError: the recipe cannot be put into effect, or differs between ranks.
@@ -63,6 +64,9 @@ def shard(
                 "blocks and mesh are for stages 2 and 3: stage 0 is DDP, which wraps the whole "
                 "model over all ranks; leave them out"
             )
+        if recipe.local_steps > 1:
+            _attach(model, recipe, topology, overlap=overlap)
+            return model
         wrapped = wrap_ddp(model)
         _attach(wrapped, recipe, topology, overlap=overlap)
         return wrapped
@@ -93,6 +97,11 @@ def compress(model: nn.Module, recipe: Recipe, *, overlap: bool = True) -> None:
         raise ConfigError(
             f"recipe {recipe.name} has stage={recipe.stage}, but for a model under {wrapped} it "
             f"must have {fitting}"
+        )
+    if recipe.local_steps > 1:
+        raise ConfigError(
+            f"recipe {recipe.name}: local_steps={recipe.local_steps} lets ranks train on their "
+            "own, but DDP reduces at every step; use thinwire.shard on the plain model"
         )
     if recipe.replica == "host":
         raise ConfigError(
@@ -141,7 +150,9 @@ def _attach(model: nn.Module, recipe: Recipe, topology: Topology, *, overlap: bo
     compression = Compression(recipe, topology, books, sender)
     if all(parameter.device.type == "cpu" for parameter in model.parameters()):
         compile_in_turn(recipe, topology)
-    if isinstance(model, DistributedDataParallel):
+    if recipe.local_steps > 1:
+        local_sgd.attach(model, compression)
+    elif isinstance(model, DistributedDataParallel):
         ddp.attach(model, compression)
     else:
         for module in model.modules():

@@ -16,8 +16,6 @@ def check_supported(recipe: Recipe) -> None:
     """
     defaults = Recipe()
     for field in (
-        "feedback",
-        "local_steps",
         "optimizer_states",
         "offload",
         "activations",
@@ -31,6 +29,13 @@ def check_supported(recipe: Recipe) -> None:
                 f"recipe {recipe.name}: {field}={value} can be planned but not yet trained with; "
                 f"leave {field} at {default}"
             )
+    _check_feedback(recipe)
+    if recipe.local_steps > 1 and recipe.stage > 0:
+        raise ConfigError(
+            f"recipe {recipe.name}: local_steps={recipe.local_steps} lets every rank train a whole "
+            f"model on its own, and stage={recipe.stage} shards the model; use stage=0, or leave "
+            "local_steps at 1"
+        )
     if recipe.stage == 1:
         raise ConfigError(
             f"recipe {recipe.name}: stage=1 can be planned but not yet trained with; "
@@ -46,4 +51,13 @@ def check_supported(recipe: Recipe) -> None:
         raise ConfigError(
             f"recipe {recipe.name}: DDP computes in the parameters' dtype; use compute=fp32, and "
             "torch.autocast around the forward pass for bf16"
+        )
+
+
+def _check_feedback(recipe: Recipe) -> None:
+    """Raise if there is nothing to feed back: gradients are summed in fp32, and sent in fp32."""
+    if recipe.feedback and recipe.grads == "fp32" and recipe.grads_within in (None, "fp32"):
+        raise ConfigError(
+            f"recipe {recipe.name}: feedback=True would have no effect, for grads=fp32 loses "
+            "nothing; leave feedback out, or choose a narrower format, for example grads=int4/128"
         )

@@ -1,0 +1,200 @@
+"""Local steps: every rank trains on its own and the ranks meet once in ``local_steps`` steps.
+
+DiLoCo (arXiv 2311.08105, algorithm 1). All ranks hold the same anchor, the parameters after the
+last meeting. In a meeting
+
+1. pseudo-gradient = anchor - parameters, in fp32;
+2. its average over the ranks, in the recipe's format for gradients;
+3. one outer step on the anchor: SGD with Nesterov momentum;
+4. every rank continues from the anchor.
+
+    rank 0   anchor -> step -> step -> step -.             .-> anchor -> step ...
+    rank 1   anchor -> step -> step -> step -+- average ---+-> anchor -> step ...
+                                             '- outer step-'
+
+Everything after the average is computed from the same bits, so all ranks hold the same anchor.
+Optimizer states and buffers (a BatchNorm's averages) are each rank's own, as in the paper.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from thinwire.comm import collectives
+from thinwire.comm.collectives import Traffic
+from thinwire.comm.layout import ShardLayout
+from thinwire.comm.sender import Job, run_now
+from thinwire.errors import ConfigError, StateError
+from thinwire.sharding.compression import Compression
+from thinwire.sharding.slots import collect, deal_out, even_piece
+from thinwire.wire.key import Key
+
+__all__ = ["OUTER_LR", "OUTER_MOMENTUM", "LocalSteps", "attach"]
+
+# the paper's choice for the outer optimizer, section 3.1
+OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9
+# Parameters travel in groups, so that one is encoded while another is on the wire.
+GROUP_NUMEL = 4 * 2**20
+
+
+class LocalSteps:
+    """Counts the steps of the model's optimizer and lets the ranks meet.
+
+    Memory: the anchor, its momentum and, during a meeting, the pseudo-gradient: 12 bytes per
+    trained parameter, and 4 more for residuals if the recipe feeds back.
+
+    Args:
+        model: a plain model, the same on every rank.
+        compression: the recipe, the wire and the ledger.
+        outer_lr: learning rate of the outer step.
+        outer_momentum: its Nesterov momentum; 0: none.
+
+    Raises:
+        ConfigError: no parameter is trained.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        compression: Compression,
+        *,
+        outer_lr: float = OUTER_LR,
+        outer_momentum: float = OUTER_MOMENTUM,
+    ) -> None:
+        self._compression = compression
+        self._every = dict(model.named_parameters())
+        self._trained = {name: p for name, p in self._every.items() if p.requires_grad}
+        if not self._trained:
+            raise ConfigError(
+                "local_steps: no parameter of the model is trained; set requires_grad before "
+                "thinwire.shard"
+            )
+        group = dist.group.WORLD
+        assert group is not None  # the ranks have agreed on the recipe
+        self._peers = compression.topology.peers(group)
+        self._groups = list(_groups(self._trained, compression, self._peers.size))
+        self._anchor = {
+            name: p.detach().contiguous().to(torch.float32, copy=True)
+            for name, p in self._trained.items()
+        }
+        self._outer = torch.optim.SGD(
+            self._anchor.values(),
+            lr=outer_lr,
+            momentum=outer_momentum,
+            nesterov=outer_momentum > 0,
+        )
+        self._num_steps = 0
+
+    def after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        """Count a step of the optimizer that holds the first trained parameter, and meet if due."""
+        first = next(iter(self._trained.values()))
+        held = (p for group in optimizer.param_groups for p in group["params"])
+        if not any(p is first for p in held):
+            return
+        self._num_steps += 1
+        if self._num_steps % self._compression.recipe.local_steps == 0:
+            self.meet()
+
+    @torch.no_grad()
+    def meet(self) -> None:
+        """Average what the ranks learned since the last meeting, and continue from there.
+
+        A collective call.
+
+        Raises:
+            StateError: parameters were frozen or unfrozen since the model was sharded.
+        """
+        trained = {name for name, p in self._every.items() if p.requires_grad}
+        changed = sorted(trained ^ self._trained.keys())
+        if changed:
+            raise StateError(
+                f"parameter {changed[0]} was frozen or unfrozen since thinwire.shard, so the ranks "
+                "no longer agree on what they exchange; freeze before sharding"
+            )
+        for name, parameter in self._trained.items():
+            self._anchor[name].grad = (self._anchor[name] - parameter).contiguous()
+        self._average()
+        self._outer.step()
+        self._outer.zero_grad()
+        for name, parameter in self._trained.items():
+            parameter.copy_(self._anchor[name])
+
+    def _average(self) -> None:
+        """Average the anchor's gradients over the ranks, group by group."""
+        sender = self._compression.sender
+        jobs = [self._average_group(names, layout) for names, layout in self._groups]
+        if sender is None:
+            for job in jobs:
+                run_now(job)
+        else:
+            for ticket in [sender.submit(job) for job in jobs]:
+                ticket.wait()
+
+    def _average_group(self, names: list[str], layout: ShardLayout) -> Job:
+        recipe, ledger = self._compression.recipe, self._compression.ledger
+        gradients = [_gradient(self._anchor[name]) for name in names]
+        slots = deal_out(gradients, layout)
+        key = Key(seed=recipe.seed, step=self._num_steps, rank=self._peers.rank)
+        traffic = Traffic(layout, self._peers, ledger, self._compression.feedback)
+        yield from collectives.all_reduce(slots.view(-1), traffic, key, dist.ReduceOp.AVG)
+        collect(slots, gradients, layout)
+
+
+def attach(model: nn.Module, compression: Compression) -> None:
+    """Let a plain model's ranks meet as the recipe says. A collective call.
+
+    Rank 0's parameters and buffers become everyone's, as under DDP. From then on every step of an
+    optimizer that holds the model's first trained parameter counts, for as long as the model lives.
+
+    Args:
+        model: a plain model.
+        compression: the recipe, the wire and the ledger.
+
+    Raises:
+        ConfigError: the model is wrapped already, or no parameter of it is trained.
+    """
+    if any(isinstance(m, (DistributedDataParallel, FSDPModule)) for m in model.modules()):
+        raise ConfigError(
+            "local_steps: the model is under DDP or FSDP2, which reduce at every step; pass the "
+            "plain model to thinwire.shard"
+        )
+    for tensor in (*model.parameters(), *model.buffers()):
+        whole = tensor.detach().contiguous()  # which is the tensor itself, but for odd strides
+        dist.broadcast(whole, src=0)
+        tensor.detach().copy_(whole)
+    local_steps = LocalSteps(model, compression)
+    hook = register_optimizer_step_post_hook(local_steps.after_step)
+    # the hook keeps parameters and anchor alive, but not the module
+    weakref.finalize(model, hook.remove)
+
+
+def _groups(
+    trained: dict[str, nn.Parameter], compression: Compression, world_size: int
+) -> Iterator[tuple[list[str], ShardLayout]]:
+    """Consecutive parameters of about ``GROUP_NUMEL`` elements together, and their layout."""
+    names: list[str] = []
+    numel = 0
+    for index, (name, parameter) in enumerate(trained.items(), start=1):
+        names.append(name)
+        numel += parameter.numel()
+        if numel >= GROUP_NUMEL or index == len(trained):
+            pieces = (
+                even_piece(name, trained[name].shape, torch.float32, compression.recipe, world_size)
+                for name in names
+            )
+            yield names, ShardLayout(pieces, world_size)
+            names, numel = [], 0
+
+
+def _gradient(anchor: Tensor) -> Tensor:
+    assert anchor.grad is not None  # every anchor was given one
+    return anchor.grad
