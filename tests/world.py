@@ -11,6 +11,7 @@ They are forked from a server that has torch imported already: a world starts in
 from __future__ import annotations
 
 import os
+import pickle
 import queue
 import tempfile
 import time
@@ -64,12 +65,12 @@ def _collect(results: Any, processes: list[Any]) -> dict[int, tuple[bool, Any]]:
     deadline = time.monotonic() + TIMEOUT_S
     while len(outcomes) < len(processes) and time.monotonic() < deadline:
         try:
-            rank, succeeded, value = results.get(timeout=0.2)
+            rank, succeeded, answer = results.get(timeout=0.2)
         except queue.Empty:
             if not any(process.is_alive() for process in processes):
                 break  # a rank died without a word
             continue
-        outcomes[rank] = (succeeded, value)
+        outcomes[rank] = (succeeded, pickle.loads(answer))  # noqa: S301 - from our own process
         if not succeeded:
             # the other ranks may be telling the same story; they get a moment to do so
             deadline = min(deadline, time.monotonic() + 2)
@@ -97,9 +98,12 @@ def _enter(
         timeout=timedelta(seconds=TIMEOUT_S / 2),
     )
     try:
-        results.put((rank, True, body(rank, size, *args)))
+        succeeded, value = True, body(rank, size, *args)
     except BaseException:
-        results.put((rank, False, traceback.format_exc()))
+        succeeded, value = False, traceback.format_exc()
+    try:
+        # bytes: a tensor in a queue is a handle, which is void once the process has ended
+        results.put((rank, succeeded, pickle.dumps(value)))
     finally:
         results.close()
         results.join_thread()
