@@ -63,7 +63,7 @@ def meeting_body(rank: int, size: int) -> list[Tensor]:
 
 
 def test_the_outer_step_is_nesterovs() -> None:
-    """Against the update written out by hand (the paper's algorithm 1, lines 9 to 12)."""
+    """Against the update written out by hand (the paper's algorithm 1)."""
     anchor, momentum = weights(make_model()), torch.zeros(0)
     answers = run_world(meeting_body, 2)
     for meeting, start in enumerate((0, 2)):

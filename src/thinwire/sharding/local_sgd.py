@@ -40,7 +40,7 @@ from thinwire.wire.key import Key
 
 __all__ = ["OUTER_LR", "OUTER_MOMENTUM", "LocalSteps", "attach"]
 
-# the paper's choice for the outer optimizer, section 3.1
+# the paper's choice for the outer optimizer
 OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9
 # Parameters travel in groups, so that one is encoded while another is on the wire.
 GROUP_NUMEL = 4 * 2**20
