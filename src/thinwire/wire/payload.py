@@ -55,6 +55,7 @@ def encode(x: Tensor, fmt: WireFormat | str, *, key: Key | None = None) -> Paylo
     """
     if isinstance(fmt, str):
         fmt = parse_format(fmt)
+    fmt = fmt.for_shape(x.shape)
     payload_bytes = torch.empty(fmt.wire_bytes(x.numel()), dtype=torch.uint8, device=x.device)
     flat = x.detach().contiguous().view(-1)
     codec_for(fmt, x.device).encode_into(flat, payload_bytes, key)

@@ -10,6 +10,10 @@ from thinwire.formats import WireFormat
 from thinwire.wire.codec import Codec
 from thinwire.wire.reference.casts import CastReference
 from thinwire.wire.reference.float8 import Float8Reference
+from thinwire.wire.reference.logarithmic import LogReference
+from thinwire.wire.reference.lowrank import LowRankReference
+from thinwire.wire.reference.sign import SignReference
+from thinwire.wire.reference.sparse import SparseReference
 from thinwire.wire.reference.uniform import uniform_reference
 
 __all__ = ["codec_for", "reference_codec"]
@@ -21,6 +25,10 @@ _REFERENCES = {
     "e4m3": Float8Reference,
     "e5m2": Float8Reference,
     "int": uniform_reference,
+    "log": LogReference,
+    "sign": SignReference,
+    "topk": SparseReference,
+    "lowrank": LowRankReference,
 }
 
 
@@ -33,7 +41,7 @@ def reference_codec(fmt: WireFormat) -> Codec:
 def codec_for(fmt: WireFormat, device: torch.device) -> Codec:
     """The fastest codec for a format on a device.
 
-    On a CPU the kernels of `thinwire.wire.kernels.cpu` serve the families that they cover;
+    On a CPU the kernels of `thinwire.wire.kernels` serve the formats that they cover;
     everything else goes through the reference. Both write the same bytes, and neither ever sends a
     tensor uncompressed instead.
     """
@@ -43,9 +51,9 @@ def codec_for(fmt: WireFormat, device: torch.device) -> Codec:
 @cache
 def _codec_for_type(fmt: WireFormat, device_type: str) -> Codec:
     if device_type == "cpu":
-        from thinwire.wire.kernels import cpu  # compiled code: loaded when it is first needed
+        from thinwire.wire.kernels import selection  # compiled code: loaded when first needed
 
-        kernel = cpu.kernel_codec(fmt)
+        kernel = selection.kernel_codec(fmt)
         if kernel is not None:
             return kernel
     return reference_codec(fmt)

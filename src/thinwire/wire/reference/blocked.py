@@ -19,6 +19,8 @@ from thinwire.wire.codec import Codec
 from thinwire.wire.key import Key, random_halves
 from thinwire.wire.reference.narrow import narrow
 from thinwire.wire.reference.planes import pack, unpack
+from thinwire.wire.reference.rotation import rotated, unrotated
+from thinwire.wire.scales import FLOAT32_MAX
 
 __all__ = ["BlockedReference", "EncodedRows", "RandomRows"]
 
@@ -27,19 +29,17 @@ _GROUP_ELEMENTS = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedRows:
-    """Rows of one width in coded form. A family that has no zero points or shift leaves them out.
+    """Rows of one width in coded form. A family that has no zero points leaves them out.
 
     Attributes:
         codes: uint8, [rows, width].
         scales: float32, [rows].
         zeros: float32, [rows], or None.
-        shift: float32, [1], the same for the whole tensor, or None.
     """
 
     codes: Tensor
     scales: Tensor
     zeros: Tensor | None = None
-    shift: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +87,12 @@ def _row_groups(numel: int, block: int) -> Iterator[_RowGroup]:
 
 
 class _Parts:
-    """The parts of one payload as views: scales, zero points, shift, and codes by row group."""
+    """The parts of one payload as views: head, scales, zero points, and codes by row group."""
 
     def __init__(self, payload: Tensor, fmt: WireFormat, numel: int) -> None:
         layout = fmt.layout(numel)
         scale_dtype = torch.bfloat16 if fmt.scale_bytes == 2 else torch.float32
-        self.shift = payload[: layout.shift_bytes].view(torch.float32)
+        self.head = payload[: layout.scales_at]
         self.scales = payload[layout.scales_at : layout.zeros_at].view(scale_dtype)
         self.zeros = payload[layout.zeros_at : layout.codes_at].view(scale_dtype)
         self.padding = payload[layout.codes_end :]
@@ -108,53 +108,74 @@ class _Parts:
 
 
 class BlockedReference(Codec):
-    """A codec that gives every block of consecutive elements a scale of its own."""
+    """A codec that gives every block of consecutive elements a scale of its own.
+
+    With ``+hadamard`` the family sees rotated values, an eighth their size; a sum is rotated back
+    once, after it is complete.
+    """
+
+    def __init__(self, fmt: WireFormat) -> None:
+        super().__init__(fmt)
+        self._rotates = "hadamard" in fmt.options
 
     @abstractmethod
-    def _encode_rows(self, values: Tensor, random: RandomRows) -> EncodedRows:
+    def _encode_rows(self, values: Tensor, random: RandomRows, head: Tensor) -> EncodedRows:
         """Code rows of float32 values; each row is one block."""
 
     @abstractmethod
-    def _decode_rows(self, rows: EncodedRows) -> Tensor:
+    def _decode_rows(self, rows: EncodedRows, head: Tensor) -> Tensor:
         """The float32 values of coded rows."""
+
+    def _head(self, x: Tensor, key: Key) -> Tensor | None:
+        """What all blocks of a tensor share, as bytes; a family that has nothing leaves it out."""
 
     def _encode(self, x: Tensor, out: Tensor, key: Key) -> None:
         parts = _Parts(out, self.format, x.numel())
         parts.padding.zero_()
-        for group in self._groups(x.numel()):
-            values = group.values_of(x).float()
-            rows = self._encode_rows(values, RandomRows(key=key, first_block=group.first_block))
+        head = self._head(x, key)
+        if head is not None:
+            parts.head.copy_(head)
+        for group, values in self._rows_of(x):
+            random = RandomRows(key=key, first_block=group.first_block)
+            rows = self._encode_rows(values, random, parts.head)
             group.scales_of(parts.scales).copy_(narrow(rows.scales, parts.scales.dtype))
             if rows.zeros is not None:
                 group.scales_of(parts.zeros).copy_(rows.zeros)
-            if rows.shift is not None:
-                parts.shift.copy_(rows.shift)
             parts.codes(group).copy_(pack(rows.codes, self.format.bits))
 
     def _decode(self, payload: Tensor, out: Tensor) -> None:
         parts = _Parts(payload, self.format, out.numel())
         for group in self._groups(out.numel()):
             values = self._decode_group(parts, group)
+            if self._rotates:
+                values = unrotated(values).clamp(-FLOAT32_MAX, FLOAT32_MAX)
             group.values_of(out).copy_(narrow(values, out.dtype))
 
     def _decode_sum(self, payloads: Sequence[Tensor], out: Tensor) -> None:
+        if len(payloads) == 1:
+            self._decode(payloads[0], out)
+            return
         all_parts = [_Parts(payload, self.format, out.numel()) for payload in payloads]
         for group in self._groups(out.numel()):
-            target = group.values_of(out)
-            target.copy_(self._decode_group(all_parts[0], group))
+            total = self._decode_group(all_parts[0], group)
             for parts in all_parts[1:]:
-                target.add_(self._decode_group(parts, group))
+                total += self._decode_group(parts, group)
+            group.values_of(out).copy_(unrotated(total) if self._rotates else total)
+
+    def _rows_of(self, x: Tensor) -> Iterator[tuple[_RowGroup, Tensor]]:
+        """The float32 values of ``x`` as the family sees them, a group of blocks at a time."""
+        for group in self._groups(x.numel()):
+            values = group.values_of(x).float()
+            yield group, rotated(values) if self._rotates else values
 
     def _groups(self, numel: int) -> Iterator[_RowGroup]:
         assert self.format.block is not None
         return _row_groups(numel, self.format.block)
 
     def _decode_group(self, parts: _Parts, group: _RowGroup) -> Tensor:
-        return self._decode_rows(
-            EncodedRows(
-                codes=unpack(parts.codes(group), self.format.bits, group.width),
-                scales=group.scales_of(parts.scales).float(),
-                zeros=group.scales_of(parts.zeros).float() if parts.zeros.numel() else None,
-                shift=parts.shift if parts.shift.numel() else None,
-            )
+        rows = EncodedRows(
+            codes=unpack(parts.codes(group), self.format.bits, group.width),
+            scales=group.scales_of(parts.scales).float(),
+            zeros=group.scales_of(parts.zeros).float() if parts.zeros.numel() else None,
         )
+        return self._decode_rows(rows, parts.head)

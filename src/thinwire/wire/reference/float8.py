@@ -52,7 +52,8 @@ class Float8Reference(BlockedReference):
             reach=self._type.largest, narrow="bf16scale" in fmt.options, up=fmt.is_stochastic
         )
 
-    def _encode_rows(self, values: Tensor, random: RandomRows) -> EncodedRows:
+    def _encode_rows(self, values: Tensor, random: RandomRows, head: Tensor) -> EncodedRows:
+        del head
         largest = self._type.largest
         magnitudes = values.abs().amax(dim=1)
         scales = self._rule.round(magnitudes / largest, magnitudes.isfinite())
@@ -63,7 +64,8 @@ class Float8Reference(BlockedReference):
         codes = codes.masked_fill(scales.isnan().unsqueeze(1), 0)
         return EncodedRows(codes=codes, scales=scales)
 
-    def _decode_rows(self, rows: EncodedRows) -> Tensor:
+    def _decode_rows(self, rows: EncodedRows, head: Tensor) -> Tensor:
+        del head
         return rows.codes.view(self._type.dtype).float() * rows.scales.unsqueeze(1)
 
     def _round_at_random(self, scaled: Tensor, random: RandomRows) -> Tensor:
