@@ -61,6 +61,8 @@ class Residents:
     def _end(self, *_: Any) -> None:
         self._in_forward = False
 
+    # a forward pass in inference mode brings up to date what training goes on with
+    @torch.inference_mode(mode=False)
     @torch.no_grad()
     def _refresh(self, sockets: list[ReplicaAllGather]) -> None:
         if not sockets:
