@@ -58,8 +58,10 @@ def wrap_fsdp(
         mesh: as for ``fully_shard``.
 
     Raises:
-        ConfigError: a replica per host is asked for on hosts of unequal size.
+        ConfigError: a replica per host is asked for on hosts of unequal size, or a parameter has
+            no elements.
     """
+    _prepare_parameters(model, recipe)
     chosen = find_blocks(model) if blocks is None else blocks
     if not chosen:
         warnings.warn(
@@ -73,6 +75,20 @@ def wrap_fsdp(
     for module in (*chosen, model):
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     return model
+
+
+def _prepare_parameters(model: nn.Module, recipe: Recipe) -> None:
+    """Make parameters such as FSDP2 takes them: with elements, in the order of their indices."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and not parameter.numel():
+            raise ConfigError(
+                f"recipe {recipe.name}: parameter {name} of shape {tuple(parameter.shape)} has no "
+                "elements, which FSDP2 cannot reduce; freeze it with requires_grad_(False), or use "
+                "stage=0"
+            )
+        if not parameter.is_contiguous():
+            # channels_last and transposed weights: the order in memory is no part of the value
+            parameter.data = parameter.data.contiguous()
 
 
 def _reshard_after_forward(recipe: Recipe, topology: Topology) -> bool | int | None:
