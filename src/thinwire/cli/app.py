@@ -4,6 +4,7 @@
 1    failed: a file, the lab, a rank
 2    wrong usage: an option, a recipe, a format
 3    nothing fits
+4    a calibration that cannot be trusted
 130  interrupted, 143 terminated, as shells count signals
 """
 
@@ -19,6 +20,7 @@ from typing import Annotated
 
 import typer
 
+from thinwire.cli.calibrate import calibrate
 from thinwire.cli.compare import compare
 from thinwire.cli.estimate import estimate
 from thinwire.cli.plan import plan
@@ -33,7 +35,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (compare, plan, estimate, validate):
+for verb in (compare, plan, estimate, calibrate, validate):
     app.command()(verb)
 
 

@@ -102,6 +102,15 @@ def compare(  # noqa: PLR0913 - typer reads the options from the signature
             rich_help_panel=NETWORK,
         ),
     ] = "cpu",
+    cluster: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A hardware file that calibrate wrote with the same hosts, ranks and link: shows "
+            "the plan's step time beside the measured one.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -130,6 +139,7 @@ def compare(  # noqa: PLR0913 - typer reads the options from the signature
     from thinwire.recipes import parse_recipes
     from thinwire.train import compare as comparing
     from thinwire.train.machine import describe_machine
+    from thinwire.train.prediction import PlannedSteps
     from thinwire.train.report import check_report_path, write_report
 
     request = comparing.CompareRequest(
@@ -149,8 +159,11 @@ def compare(  # noqa: PLR0913 - typer reads the options from the signature
     )
     if html is not None:
         check_report_path(html)
+    predict: comparing.Predictor = comparing.no_prediction
+    if cluster is not None:
+        predict = PlannedSteps(cluster, request)
     with ComparisonProgress() as progress:
-        comparison = comparing.compare(request, progress=progress)
+        comparison = comparing.compare(request, progress=progress, predict=predict)
     if html is not None:
         write_report(html, comparison, describe_machine())
     if as_json:

@@ -1,8 +1,9 @@
-"""``thinwire validate``: the planner against published measurements."""
+"""``thinwire validate``: the planner against published measurements, and against the lab's."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +17,14 @@ def validate(
     rows: Annotated[
         bool, typer.Option("--rows", help="Print every row, not only the step times.")
     ] = False,
+    cells: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Hold it against steps measured in the lab too: cells.json, as "
+            "benchmarks/planner/run.py writes it.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document and nothing else.")
     ] = False,
@@ -24,16 +33,22 @@ def validate(
 
     Each cluster has at most one free constant, fitted on the first row that its source lists; the
     errors are those of the other rows. Exit code 1 when an error is above its stated bound.
+    Cells of the lab are reported; no bound is stated for them.
 
     Example: thinwire validate --rows
     """
     from thinwire.planner.validation import validate as validated
+    from thinwire.planner.validation.lab_cells import read_lab_cells
 
     report = validated()
+    lab = None if cells is None else read_lab_cells(cells)
     if as_json:
-        typer.echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
+        document = report.to_json() | ({} if lab is None else {"lab": lab.to_json()})
+        typer.echo(json.dumps(document, indent=2, allow_nan=False))
     else:
-        from thinwire.cli.validation_view import print_report
+        from thinwire.cli.validation_view import print_lab_report, print_report
 
         print_report(report, all_rows=rows)
+        if lab is not None:
+            print_lab_report(lab)
     return 0 if report.holds else BOUND_BROKEN

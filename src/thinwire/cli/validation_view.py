@@ -7,9 +7,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from thinwire.planner.validation.lab_cells import CLOSE, LabComparison, LabReport
 from thinwire.planner.validation.report import Group, Report
 
-__all__ = ["print_report"]
+__all__ = ["print_lab_report", "print_report"]
 
 UNATTENDED_WIDTH = 120  # of a table that goes to a file or a pipe
 
@@ -21,9 +22,7 @@ def print_report(report: Report, *, all_rows: bool) -> None:
         report: what to print.
         all_rows: whether rows of bytes and ratios are printed too, beside those of step times.
     """
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=UNATTENDED_WIDTH)
+    console = _console()
     for group in report.groups:
         console.print(Text(group.name, style="bold"))
         console.print(Text(f"  {group.source}"))
@@ -40,6 +39,43 @@ def print_report(report: Report, *, all_rows: bool) -> None:
             f"{'All bounds hold.' if report.holds else 'A bound is broken.'}"
         )
     )
+
+
+def print_lab_report(report: LabReport) -> None:
+    """Print every cell of the lab, then the errors and the choices."""
+    console = _console()
+    for comparison in report.comparisons:
+        console.print(Text(comparison.name, style="bold"))
+        console.print(_lab_table(comparison))
+    console.print(
+        Text(
+            f"The lab: median error {report.median_error:.1%}, nine cells of ten within "
+            f"{report.p90_error:.1%}, {len(report.cells)} cells. The recipe that the planner ranks "
+            f"first is the fastest, or within {CLOSE:.0%} of it, in {report.well_chosen} of "
+            f"{len(report.comparisons)} comparisons."
+        )
+    )
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=UNATTENDED_WIDTH)
+
+
+def _lab_table(comparison: LabComparison) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("recipe")
+    for heading in ("measured s", "predicted s", "error"):
+        table.add_column(heading, justify="right")
+    for cell in comparison.cells:
+        mark = " (first)" if cell is comparison.first else ""
+        table.add_row(
+            Text(cell.recipe + mark),
+            f"{cell.measured_s:.4g}",
+            f"{cell.predicted_s:.4g}",
+            f"{cell.error:+.1%}",
+        )
+    return table
 
 
 def _verdict(group: Group) -> str:

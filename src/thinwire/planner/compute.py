@@ -63,6 +63,8 @@ def operations_s(
 
 def optimizer_s(numel: float, device: Device) -> float:
     """Seconds of a fused AdamW step over this many fp32 parameters on the device."""
+    if device.adam_parameters_per_s is not None:
+        return numel / device.adam_parameters_per_s
     moved_bytes = ADAM_MOVED_BYTES * numel
     share = device.memory_efficiency.at(max(moved_bytes, 1.0))
     return moved_bytes / (device.memory_bytes_per_s * share) + device.kernel_s

@@ -16,9 +16,12 @@ from thinwire.errors import ConfigError
 from thinwire.planner.curve import Curve
 from thinwire.planner.source import check_sources
 
-__all__ = ["Backend", "Cluster", "CodecRates", "Device", "Host", "Link"]
+__all__ = ["OVERHEADS", "Backend", "Cluster", "CodecRates", "Device", "Host", "Link"]
 
 KINDS = ("accelerator", "cpu")
+# ways of wrapping a model, which cost more or less Python: DDP, FSDP2, FSDP2 with compressed
+# traffic, FSDP2 with a resident replica
+OVERHEADS = ("replicated", "stock", "compressed", "resident")
 PROTOCOLS = ("ideal", "tcp", "rdma", "grpc")
 
 
@@ -60,6 +63,10 @@ class Device:
         context_bytes: taken by the runtime before the first tensor.
         slack: what the allocator holds beyond the tensors, as a share of them.
         codec: what encoding and decoding cost.
+        adam_parameters_per_s: of a fused AdamW step; ``None``: as its memory traffic says.
+        unit_s: of a step, that each layer costs besides its arithmetic, codecs and messages: hooks,
+            views, the optimizer's part; by what wraps the model, see ``OVERHEADS``.
+        step_s: of a step, that do not depend on the number of layers; the same.
         sources: where each number comes from, by attribute.
 
     Raises:
@@ -81,6 +88,9 @@ class Device:
     context_bytes: float
     slack: float
     codec: CodecRates
+    adam_parameters_per_s: float | None
+    unit_s: Mapping[str, float]
+    step_s: Mapping[str, float]
     sources: Mapping[str, str] = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -90,6 +100,13 @@ class Device:
         for dtype, rate in self.flop_per_s.items():
             if not 0 < rate < math.inf:
                 raise ConfigError(f"device {self.name}: flop_per_s of {dtype} is {rate}")
+        for name in ("unit_s", "step_s"):
+            overheads = getattr(self, name)
+            if set(overheads) != set(OVERHEADS) or not 0 <= min(overheads.values()) < math.inf:
+                raise ConfigError(
+                    f"device {self.name}: {name} must have seconds, 0 or more, for each of "
+                    f"{', '.join(OVERHEADS)}"
+                )
         numbers = [item.name for item in dataclasses.fields(self)]
         for other in ("name", "kind", "sources"):
             numbers.remove(other)
@@ -155,6 +172,7 @@ class Link:
         loss: share of packets that are lost.
         protocol: ``"ideal"``, ``"tcp"``, ``"rdma"`` or ``"grpc"``.
         efficiency: share of the rate that carries payload, by bytes of one message.
+        burst_bytes: that it passes at once after a rest, as a token bucket does.
         sources: where each number comes from, by attribute.
 
     Raises:
@@ -166,12 +184,13 @@ class Link:
     loss: float = 0.0
     protocol: str = "ideal"
     efficiency: Curve = field(default_factory=lambda: Curve.flat(1.0))
+    burst_bytes: float = 0.0
     sources: Mapping[str, str] = field(repr=False)
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise ConfigError(f"protocol {self.protocol!r} is not one of {', '.join(PROTOCOLS)}")
-        _check_numbers(self, zero=("latency_s", "loss"))
+        _check_numbers(self, zero=("latency_s", "loss", "burst_bytes"))
         if self.loss >= 1:
             raise ConfigError(f"a loss of {self.loss} lets nothing through: give a share below 1")
         check_sources("link", ("bit_per_s", "latency_s", "loss", "efficiency"), self.sources)
@@ -195,6 +214,9 @@ class Backend:
         reduce_scatter_passes: how often a stock reduce-scatter sends its input; gloo runs an
             all-reduce inside and keeps a slice, so 2 there.
         has_tree: whether small all-reduces go along a tree.
+        shares: by bytes of one message, where they were measured, in place of ``ring_share`` and
+            ``rounds_share``: for ``"all_gather"``, ``"reduce_scatter"``, ``"all_reduce"`` in a ring
+            and for ``"rounds"``.
         sources: where each number comes from, by attribute.
 
     Raises:
@@ -208,6 +230,7 @@ class Backend:
     call_s: float
     reduce_scatter_passes: int
     has_tree: bool
+    shares: Mapping[str, Curve] = field(default_factory=dict)
     sources: Mapping[str, str] = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -220,6 +243,13 @@ class Backend:
             ("ring_share", "rounds_share", "message_s", "call_s"),
             self.sources,
         )
+
+    def share(self, collective: str, *, is_ring: bool, message_bytes: float) -> float:
+        """Share of the link that a collective fills, by its algorithm and its messages."""
+        curve = self.shares.get(collective if is_ring else "rounds")
+        if curve is not None:
+            return curve.at(max(message_bytes, 1.0))
+        return self.ring_share if is_ring else self.rounds_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

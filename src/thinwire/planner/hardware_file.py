@@ -71,7 +71,8 @@ def load_device(name: str, *changes: Mapping[str, Any]) -> Device:
         raise ConfigError(f"device {name!r}: not known; use one of {', '.join(device_names())}")
     preset = presets[name]
     defaults = presets["defaults"][preset.get("kind", "cpu" if name == "cpu" else "accelerator")]
-    table = {"memory_bytes": None, **defaults, **preset, "name": name}
+    unknown = {"memory_bytes": None, "adam_parameters_per_s": None}
+    table = {**unknown, **defaults, **preset, "name": name}
     table["sources"] = {**defaults["sources"], **preset["sources"]}
     table = _changed(f"device {name}", table, *changes)
     for curve in ("memory_efficiency", "matmul_efficiency"):
@@ -106,7 +107,13 @@ def load_backend(name: str, *changes: Mapping[str, Any]) -> Backend:
     presets = _presets("networks")["backends"]
     if name not in presets:
         raise ConfigError(f"backend {name!r}: not known; use one of {', '.join(presets)}")
-    return Backend(**_changed(f"backend {name}", {**presets[name], "name": name}, *changes))
+    table = {**presets[name], "name": name, "shares": {}}
+    table = _changed(f"backend {name}", table, *changes)
+    shares = {
+        way: _curve(f"backend {name}: shares of {way}", points)
+        for way, points in table["shares"].items()
+    }
+    return Backend(**{**table, "shares": shares})
 
 
 def load_link(protocol: str, *numbers: Mapping[str, Any]) -> Link:
@@ -133,6 +140,7 @@ def load_link(protocol: str, *numbers: Mapping[str, Any]) -> Link:
         "loss": 0.0,
         "protocol": protocol,
         "efficiency": preset["efficiency"],
+        "burst_bytes": 0.0,
         "sources": {"efficiency": preset["source"], "loss": "given: none"},
     }
     table = _changed("link", table, *numbers)

@@ -7,6 +7,7 @@ the layer.
     reduce            rounds: every other rank's slot, to that rank
     reduce, two hops  within the host: H slots to each of R - 1; across: one to each of H - 1
     delta             across: the own slot to each of H - 1; within: H slots to each of R - 1
+    all-reduce        rounds: as reduce, then the own slot of the result to every other rank
 """
 
 from __future__ import annotations
@@ -57,10 +58,6 @@ class LayerCalls:
             for name, parameter in zip(names, layer.parameters, strict=True)
         ]
 
-    def among(self, group: Group, recipe: Recipe) -> LayerCalls:
-        """The same layer among the ranks of one host, under another recipe."""
-        return LayerCalls(self.layer, recipe, group, self._rank % group.size, self._stock_passes)
-
     def gather(self) -> Call:
         """All-gather of every rank's shard."""
         recipe, group = self._recipe, self._group
@@ -69,7 +66,7 @@ class LayerCalls:
             return self._ring("all_gather", group, slot_bytes, copied=self._whole)
         fmt = recipe.weight_format
         slot_bytes = self._row_payloads(fmt, recipe.compute).slot_bytes
-        return self._ring(
+        call = self._ring(
             "all_gather",
             group,
             slot_bytes,
@@ -77,6 +74,8 @@ class LayerCalls:
             work=(CodecWork("encode", fmt, self.slot_numel), CodecWork("decode", fmt, self._whole)),
             copied=self._whole,
         )
+        # two ranks send each other their payload: a round, which gloo fills better than its ring
+        return replace(call, algorithm="rounds") if group.size == 2 else call
 
     def gather_within(self) -> Call:
         """hpZ's second gather: what was decoded before, among the ranks of a host, as it is."""
@@ -157,16 +156,20 @@ class LayerCalls:
             return even_pieces(parameter.numel, group.size, chosen.block or 1)
 
         payloads = self._payloads(fmt, "fp32", piece)
-        encode = CodecWork("encode", fmt, whole / group.size)
-        gather = self._ring(
-            "all_gather",
-            group,
-            payloads.slot_bytes,
-            payload_bytes=(group.size + 1) * payloads.slot_bytes,
-            work=(encode, CodecWork("decode", fmt, whole)),
-            copied=whole,
+        reduce = self._exchange(payloads, fmt, whole, copied=whole)
+        own_bytes = payloads.between(self._rank, self._rank + 1)
+        across_bytes = (group.size - group.per_host) * own_bytes
+        inner_bytes = (group.per_host - 1) * own_bytes
+        gather = replace(
+            reduce,
+            name="all_gather",
+            sent=Sent(inner_bytes, across_bytes),
+            egress_bytes=group.per_host * across_bytes,
+            inner_bytes=inner_bytes,
+            payload_bytes=own_bytes + payloads.total_bytes,
+            work=(CodecWork("encode", fmt, whole / group.size), CodecWork("decode", fmt, whole)),
         )
-        return self._exchange(payloads, fmt, whole, copied=whole), gather
+        return reduce, gather
 
     def agreement(self, units: int) -> Call:
         """The ranks' agreement on what each of a model's units needs: a number for each."""
@@ -174,22 +177,6 @@ class LayerCalls:
         sent_bytes = round(2 * (group.size - 1) / group.size * AGREEMENT_BYTES * units)
         unit_bytes = sent_bytes / max(1, 2 * (group.size - 1))
         return self._ring("agreement", group, unit_bytes, passes=2)
-
-    def outer(self) -> tuple[Call, ...]:
-        """The outer step of local training: each rank's share of the host, averaged across hosts.
-
-        A share is taken as one row of elements, so that its last block may be ragged.
-        """
-        group = self._group
-        if not group.is_across:
-            return ()
-        shares = tuple(
-            replace(parameter, shape=(1, -(-parameter.numel // group.per_host)), split=None)
-            for parameter in self.layer.parameters
-        )
-        layer, host = replace(self.layer, parameters=shares), self._rank // group.per_host
-        calls = LayerCalls(layer, self._recipe, group.across, host, self._stock_passes)
-        return calls.all_reduce()
 
     def _two_hops(self, inner: WireFormat, outer: WireFormat) -> tuple[Call, ...]:
         """Within the host first, then across (arXiv 2306.10209, section 3.3).

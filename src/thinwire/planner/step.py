@@ -9,7 +9,14 @@ from thinwire.formats import parse_format
 from thinwire.planner.activations import RECOMPUTED_MODES
 from thinwire.planner.call import Call, CodecWork, Sent
 from thinwire.planner.compute import ComputeTime, operations_s, optimizer_s
-from thinwire.planner.cost import call_s, codec_s, stage_link_s, tensor_parallel_s, work_s
+from thinwire.planner.cost import (
+    call_s,
+    carried_s,
+    codec_s,
+    stage_link_s,
+    tensor_parallel_s,
+    work_s,
+)
 from thinwire.planner.offload import offload_time
 from thinwire.planner.operation import Operation
 from thinwire.planner.setting import Setting
@@ -90,7 +97,7 @@ class Step:
         times = [(1, self._stem_time), (1, self._head_time)]
         times += [(layer.count, self._layer_time(layer)) for layer in self._layers]
         once_s = sum(count * (time.forward_s + time.backward_s) for count, time in times)
-        return self._setting.accumulate * once_s + self._update_s
+        return self._setting.accumulate * once_s + self._update_s + self._overhead_s
 
     def offload_s(self) -> float:
         """Seconds that copies, the host's update and the disk add."""
@@ -123,6 +130,7 @@ class Step:
             seconds += traffic.layer.count * (self._calls_s(traffic.update) + outer_s)
         seconds += self._setting.accumulate * self._calls_s(self._traffic.agreement)
         seconds += self._update_s + self._states_codec_s + self._between_stages_s
+        seconds += self._overhead_s
         return seconds + self.offload_s() + self.bubble_s()
 
     def drawn(self) -> MicroBatchTimeline:
@@ -149,7 +157,9 @@ class Step:
             for item in self._traffic.layers
         ]
         last = LayerTimes(label="head", forward_s=head.forward_s, backward_s=head.backward_s)
-        return simulate(root, runs, last, self._overlap, drawn=drawn)
+        link = self._cluster.link
+        burst_s = link.burst_bytes / link.bytes_per_s
+        return simulate(root, runs, last, self._overlap, burst_s=burst_s, drawn=drawn)
 
     def _times(
         self, label: str, traffic: LayerTraffic, kind: MicroBatch, time: ComputeTime
@@ -175,7 +185,18 @@ class Step:
             inner_gather_backward_s=self._calls_s(backward_inner),
             inner_reduce_s=self._calls_s(reduce_inner),
             reduce_s=self._on_wire_s(reduce_outer, by_thread=beside),
+            carried_s=(
+                self._carried_s(gathers),
+                self._carried_s(backward_outer),
+                self._carried_s(reduce_outer),
+            ),
         )
+
+    def _carried_s(self, calls: Iterable[Call]) -> float:
+        """Of the seconds of some calls those that a link which rested can shorten."""
+        if not self._cluster.link.burst_bytes:
+            return 0.0
+        return sum(carried_s(call, self._cluster) for call in calls)
 
     def _split(self, calls: tuple[Call, ...]) -> tuple[tuple[Call, ...], tuple[Call, ...]]:
         """Calls within hosts and calls across, where streams let them pass each other."""
@@ -243,6 +264,19 @@ class Step:
         )
         scale = self._setting.compute_scale
         return ComputeTime(time.forward_s / scale, time.backward_s / scale)
+
+    @property
+    def _overhead_s(self) -> float:
+        """Seconds of Python, as calibrated: for the step, and for every layer and the root."""
+        recipe, device = self._recipe, self._device
+        if recipe.stage == 0:
+            kind = "replicated"
+        elif recipe.is_uncompressed:
+            kind = "stock"
+        else:
+            kind = "compressed" if recipe.resident_format is None else "resident"
+        units = 1 + sum(layer.count for layer in self._layers)
+        return device.step_s[kind] + self._setting.accumulate * units * device.unit_s[kind]
 
     @cached_property
     def _update_s(self) -> float:

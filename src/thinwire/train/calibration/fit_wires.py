@@ -1,0 +1,104 @@
+"""From samples of collectives to a link and a backend."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from thinwire.train.calibration.fit import Residual, least_squares
+from thinwire.train.calibration.sample import Sample
+from thinwire.train.calibration.wires import RINGS, ROUNDS
+
+__all__ = ["Wires", "fit_wires"]
+
+# passes of a unit round the ring: an all-reduce is a reduction and a gather, and gloo's
+# reduce-scatter is an all-reduce inside
+PASSES = {"all_gather": 1, "reduce_scatter": 2, "all_reduce": 2, "exchange": 1, "gather": 1}
+LEAST_SHARE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wires:
+    """What collectives cost within a host or across hosts.
+
+    Attributes:
+        bytes_per_s: of the link: as measured by itself, or the most that a collective reached.
+        call_s: of one call.
+        latency_s: of one message.
+        shares: of the rate, by way and by bytes of a message, as ``[backend]`` takes them.
+        residual: of the fit.
+    """
+
+    bytes_per_s: float
+    call_s: float
+    latency_s: float
+    shares: dict[str, list[list[float]]]
+    residual: Residual
+
+    def backend_table(self) -> dict[str, Any]:
+        """The entries of ``[backend]`` in a cluster file."""
+        return {
+            "preset": "gloo",
+            "call_s": self.call_s,
+            "message_s": 0.0,  # in the latency
+            "shares": self.shares,
+        }
+
+
+def fit_wires(
+    samples: Sequence[Sample],
+    case: str,
+    *,
+    size: int,
+    per_host: int,
+    link_bytes_per_s: float | None,
+) -> Wires:
+    """Latency from the smallest messages, then the rate that is left by size.
+
+    Args:
+        samples: of collectives, all sizes and ways.
+        case: ``"across"`` or ``"within"``.
+        size: ranks that take part.
+        per_host: of them on each host; 1 for ``"within"``, where no link is shared.
+        link_bytes_per_s: of the host's link; ``None``: not shaped.
+    """
+    mine = [s for s in samples if s.case == case and s.figure in (*RINGS, *ROUNDS)]
+    smallest = min(sample.size for sample in mine)
+    first = [sample for sample in mine if sample.size == smallest]
+    rows = [(1.0, PASSES[s.figure] * (size - 1)) for s in first]
+    call_s, latency_s = least_squares(rows, [s.median_s for s in first])
+
+    def started_s(way: str) -> float:
+        return call_s + latency_s * PASSES[way] * (size - 1)
+
+    rates: dict[str, dict[float, list[float]]] = {}
+    for sample in mine:
+        if sample.size == smallest:
+            continue
+        messages = PASSES[sample.figure] * (size - 1)
+        if sample.figure in ROUNDS:
+            messages = per_host * (size - per_host)
+        # a message that took no longer than an empty one says nothing of the rate
+        moving_s = max(sample.median_s - started_s(sample.figure), sample.median_s / 10)
+        way = "rounds" if sample.figure in ROUNDS else sample.figure
+        rate = messages * sample.size / moving_s
+        rates.setdefault(way, {}).setdefault(sample.size, []).append(rate)
+    by_size = {
+        way: {size: statistics.geometric_mean(found) for size, found in sorted(sizes.items())}
+        for way, sizes in rates.items()
+    }
+    top = link_bytes_per_s or max(rate for sizes in by_size.values() for rate in sizes.values())
+    shares = {
+        way: [[size, min(1.0, max(LEAST_SHARE, rate / top))] for size, rate in sizes.items()]
+        for way, sizes in by_size.items()
+    }
+    pairs = [(started_s(s.figure), s.median_s) for s in first]
+    return Wires(
+        bytes_per_s=top,
+        call_s=call_s,
+        latency_s=latency_s,
+        shares=shares,
+        residual=Residual.of(f"smallest messages {case}", pairs),
+    )

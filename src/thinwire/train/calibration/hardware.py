@@ -1,0 +1,173 @@
+"""The tables of a cluster file, fitted to samples, and how they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from thinwire.lab import Layout
+from thinwire.planner.hardware import OVERHEADS, Cluster
+from thinwire.planner.hardware_file import load_backend, load_device, load_host, load_link
+from thinwire.planner.models.gpt import gpt_workload
+from thinwire.planner.prediction import step_s
+from thinwire.planner.setting import Setting
+from thinwire.recipes import parse_recipe
+from thinwire.train.calibration.fit import Residual, device_table, least_squares
+from thinwire.train.calibration.fit_wires import fit_wires
+from thinwire.train.calibration.sample import Sample
+from thinwire.train.calibration.steps import (
+    LAYERS,
+    OVERHEAD_OF,
+    TINY_MICRO_BATCH,
+    TINY_TOKENS,
+    tiny_shape,
+)
+
+__all__ = ["Hardware", "fit_hardware", "format_tables"]
+
+# of the preset's kinds of links: what is calibrated has nothing to do with frames
+PROTOCOL = "ideal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What a calibration found.
+
+    Attributes:
+        tables: of a cluster file, without sources.
+        residuals: of the fits.
+    """
+
+    tables: dict[str, dict[str, Any]]
+    residuals: tuple[Residual, ...]
+
+    def figures(self) -> dict[str, float]:
+        """The rates that repeats must agree on, by name."""
+        device = self.tables["device"]
+        figures = {
+            "copy, bytes/s": device["memory_bytes_per_s"] * device["memory_efficiency"][-1][1],
+            "AdamW, parameters/s": device["adam_parameters_per_s"],
+        }
+        for dtype, rate in device["flop_per_s"].items():
+            figures[f"{dtype} products, FLOP/s"] = rate
+        for verb in ("encode", "decode"):
+            for kind, copies in device["codec"][f"{verb}_copies"].items():
+                figures[f"{verb} {kind}, copies"] = copies
+        figures["decode and sum, copies"] = device["codec"]["sum_copies"]
+        for way, curve in self.tables.get("backend", {}).get("shares", {}).items():
+            figures[f"{way}, share of the link"] = curve[-1][1]
+        return figures
+
+
+def fit_hardware(
+    samples: Sequence[Sample],
+    layout: Layout,
+    *,
+    link_bit_per_s: float | None,
+    burst_bytes: float,
+) -> Hardware:
+    """Fit everything that a cluster file holds.
+
+    Args:
+        samples: of the slowest rank.
+        layout: hosts and ranks.
+        link_bit_per_s: as measured; ``None``: not shaped.
+        burst_bytes: that a shaped link passes at once after a rest.
+    """
+    device, residuals = device_table(samples)
+    tables: dict[str, dict[str, Any]] = {
+        "cluster": {"hosts": layout.hosts, "ranks_per_host": layout.ranks_per_host},
+        "device": device,
+    }
+    if layout.ranks_per_host > 1:
+        within = fit_wires(
+            samples, "within", size=layout.ranks_per_host, per_host=1, link_bytes_per_s=None
+        )
+        device["within_bytes_per_s"] = within.bytes_per_s
+        device["within_latency_s"] = within.latency_s
+        tables["backend"] = within.backend_table()
+        residuals.append(within.residual)
+    if layout.hosts > 1:
+        across = fit_wires(
+            samples,
+            "across",
+            size=layout.world_size,
+            per_host=layout.ranks_per_host,
+            link_bytes_per_s=None if link_bit_per_s is None else link_bit_per_s / 8,
+        )
+        tables["backend"] = across.backend_table()
+        tables["link"] = {
+            "bit_per_s": 8 * across.bytes_per_s,
+            "latency_s": across.latency_s,
+            "burst_bytes": float(burst_bytes),
+            "protocol": PROTOCOL,
+        }
+        residuals.append(across.residual)
+    if layout.world_size > 1:
+        device |= _overheads(samples, _cluster(tables))
+    return Hardware(tables=tables, residuals=tuple(residuals))
+
+
+def _cluster(tables: Mapping[str, dict[str, Any]]) -> Cluster:
+    """The cluster that the tables make, as the planner will read them."""
+    calibrated = {"source": "calibrated"}
+    link = tables.get("link", {"bit_per_s": 1e9, "latency_s": 1e-4, "protocol": PROTOCOL})
+    numbers = {key: value for key, value in link.items() if key != "protocol"}
+    return Cluster(
+        **tables["cluster"],
+        device=load_device("cpu", {**tables["device"], **calibrated}),
+        host=load_host("cpu"),
+        link=load_link(PROTOCOL, {**numbers, **calibrated}),
+        backend=load_backend("gloo", {**tables["backend"], **calibrated}),
+    )
+
+
+def _overheads(samples: Sequence[Sample], cluster: Cluster) -> dict[str, dict[str, float]]:
+    """What tiny steps take beyond what the planner says, by what wraps the model.
+
+    A rest below zero would be the planner's error elsewhere, and counts as none.
+    """
+    units, steps = dict.fromkeys(OVERHEADS, 0.0), dict.fromkeys(OVERHEADS, 0.0)
+    for kind in OVERHEADS:
+        rows, rests = [], []
+        for sample in samples:
+            if sample.figure == "step" and OVERHEAD_OF[sample.case] == kind:
+                rows.append((1.0, 1.0 + sample.size))
+                rests.append(sample.median_s - _predicted_s(sample, cluster))
+        if rests and min(rests) > 0:
+            steps[kind], units[kind] = least_squares(rows, rests)
+    return {"unit_s": units, "step_s": steps}
+
+
+def _predicted_s(sample: Sample, cluster: Cluster) -> float:
+    assert sample.size in LAYERS  # tiny runs have no other depths
+    workload = gpt_workload(tiny_shape(round(sample.size)), tokens=TINY_TOKENS)
+    setting = Setting(workload=workload, cluster=cluster, micro_batch=TINY_MICRO_BATCH)
+    return step_s(setting, parse_recipe(sample.case))
+
+
+def format_tables(tables: Mapping[str, Mapping[str, Any]], *, source: str) -> str:
+    """A cluster file (TOML) whose numbers have this source."""
+    lines = ["# What thinwire calibrate measured; read by --cluster.\n"]
+    for name, table in tables.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in table.items()]
+        if name != "cluster":
+            lines.append(f"source = {_toml(source)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    """A value in TOML; the tables hold nothing else than these."""
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, float):
+        return f"{value:.6g}" if "e" in f"{value:.6g}" else repr(float(f"{value:.6g}"))
+    return str(value)
