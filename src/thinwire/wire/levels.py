@@ -88,6 +88,9 @@ def learn_levels(counts: Tensor, bits: int) -> Tensor:
     Returns:
         int8, [2**bits], in ascending order. Levels that nothing needs repeat the highest one.
     """
+    occupied = counts.nonzero().view(-1)
+    if occupied.numel() <= 2**bits:
+        return _filled((occupied - _ZERO_POINT).tolist(), bits)
     costs, centres = _interval_costs(counts)
     edges = torch.arange(_NUM_POINTS + 1)
     # best[stop]: the least error of points 0 to stop, divided into as many intervals as rounds.
@@ -106,9 +109,13 @@ def learn_levels(counts: Tensor, bits: int) -> Tensor:
         if counts[start:stop].any():
             levels.insert(0, int(centres[start, stop]))
         stop = start
-    levels = levels or [0]
-    levels += [levels[-1]] * (2**bits - len(levels))
-    return torch.tensor(levels, dtype=torch.int8)
+    return _filled(levels, bits)
+
+
+def _filled(levels: list[int], bits: int) -> Tensor:
+    """The levels, and the highest one again until there are ``2**bits``."""
+    highest = levels[-1] if levels else 0
+    return torch.tensor(levels + [highest] * (2**bits - len(levels)), dtype=torch.int8)
 
 
 def nearest_level(levels: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from numba.core import config
 from thinwire.formats import WireFormat
 from thinwire.wire.codec import Codec
 from thinwire.wire.kernels import cpu
+from thinwire.wire.kernels.casts import CastKernel
 
 __all__ = ["kernel_codec"]
 
@@ -20,4 +21,4 @@ def kernel_codec(fmt: WireFormat) -> Codec | None:
         return None
     if fmt.family == "int":
         return None if fmt.options & _REFERENCE_ONLY else cpu.kernel_codec(fmt)
-    return None
+    return CastKernel(fmt) if fmt.family in ("bf16", "fp16") else None

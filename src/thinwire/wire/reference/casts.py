@@ -9,7 +9,7 @@ from torch import Tensor
 
 from thinwire.wire.codec import Codec
 from thinwire.wire.key import Key
-from thinwire.wire.reference.narrow import narrow
+from thinwire.wire.reference.narrow import narrow_into, stretches
 
 __all__ = ["CastReference"]
 
@@ -23,15 +23,22 @@ class CastReference(Codec):
         del key  # a cast draws no random numbers
         codes_end = self.format.layout(x.numel()).codes_end
         out[codes_end:].zero_()
-        self._elements(out, x.numel()).copy_(narrow(x, self._wire_dtype))
+        narrow_into(x, self._elements(out, x.numel()))
 
     def _decode(self, payload: Tensor, out: Tensor) -> None:
-        out.copy_(narrow(self._elements(payload, out.numel()), out.dtype))
+        elements = self._elements(payload, out.numel())
+        if out.dtype == torch.float32:  # every number fits, and NaN is the one that encoding wrote
+            out.copy_(elements)
+        else:
+            narrow_into(elements, out)
 
     def _decode_sum(self, payloads: Sequence[Tensor], out: Tensor) -> None:
-        out.copy_(self._elements(payloads[0], out.numel()))
-        for payload in payloads[1:]:
-            out.add_(self._elements(payload, out.numel()))
+        # Widening a stretch first is many times faster than adding numbers of two types.
+        elements = [stretches(self._elements(payload, out.numel())) for payload in payloads]
+        for total, first, *others in zip(stretches(out), *elements, strict=True):
+            total.copy_(first)
+            for other in others:
+                total.add_(other.float())
 
     @property
     def _wire_dtype(self) -> torch.dtype:
