@@ -1,4 +1,4 @@
-"""Claim: encoding costs no more than a copy of its input, so the thin wire's gain is not lost again.
+"""Claim: encoding costs no more than a copy of its input, or the gain of a thin wire is lost again.
 
     python benchmarks/kernels/run.py
 
