@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 
 from thinwire.formats import parse_format
@@ -29,6 +30,9 @@ from thinwire.recipe import Recipe
 __all__ = ["Step"]
 
 MOMENTS = 2  # AdamW's
+# DDP's own default: a bucket leaves when all of its gradients are there, so that a model of one
+# bucket is reduced after backward
+DDP_BUCKET_BYTES = 25 << 20
 
 
 class Step:
@@ -137,9 +141,15 @@ class Step:
         """The last micro-batch, every layer simulated."""
         return self._simulate(self._micro_batches[-1], drawn=True)
 
-    @property
+    @cached_property
     def _overlap(self) -> Overlap:
-        return self._setting.lanes(self._recipe)
+        setting, recipe = self._setting, self._recipe
+        lanes = setting.lanes(recipe)
+        gradient_bytes = setting.workload.num_parameters * DTYPE_BYTES[recipe.compute]
+        fills_no_bucket = recipe.stage == 0 and gradient_bytes <= DDP_BUCKET_BYTES
+        if setting.overlap is None and fills_no_bucket:
+            return replace(lanes, reduce=False)
+        return lanes
 
     @property
     def _layers(self) -> list[Layer]:

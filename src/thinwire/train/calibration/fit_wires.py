@@ -17,6 +17,7 @@ __all__ = ["Wires", "fit_wires"]
 # reduce-scatter is an all-reduce inside
 PASSES = {"all_gather": 1, "reduce_scatter": 2, "all_reduce": 2, "exchange": 1, "gather": 1}
 LEAST_SHARE = 1e-3
+LEAST_LATENCY_S = 1e-6  # a fitted 0 says that calls and messages cannot be told apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ def fit_wires(
     first = [sample for sample in mine if sample.size == smallest]
     rows = [(1.0, PASSES[s.figure] * (size - 1)) for s in first]
     call_s, latency_s = least_squares(rows, [s.median_s for s in first])
+    latency_s = max(LEAST_LATENCY_S, latency_s)
 
     def started_s(way: str) -> float:
         return call_s + latency_s * PASSES[way] * (size - 1)

@@ -1,0 +1,99 @@
+"""Cells of the lab: predicted anew from their hardware file, errors and choices summed up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thinwire.cli.app import main
+from thinwire.errors import InputError
+from thinwire.planner.validation.lab_cells import Cell, LabComparison, LabReport, read_lab_cells
+
+HARDWARE = """
+[device]
+preset = "cpu"
+
+[link]
+bit_per_s = 2e8
+latency_s = 1e-4
+"""
+
+
+def cells_file(folder: Path, **changes: Any) -> Path:
+    (folder / "lab.toml").write_text(HARDWARE)
+    entry = {
+        "hosts": 2,
+        "ranks_per_host": 1,
+        "model": "gpt:2x64x2",
+        "seq": 32,
+        "micro_batch": 1,
+        "hardware": "lab.toml",
+        "link": {"requested_bit_per_s": 2e8, "measured_bit_per_s": 2e8},
+        "runs": [
+            {"recipe": recipe, "step_s": {"median": 0.1, "min": 0.1, "max": 0.1}}
+            for recipe in ("zero3", "thin")
+        ],
+        **changes,
+    }
+    file = folder / "cells.json"
+    file.write_text(json.dumps({"comparisons": {"a lab": entry}}))
+    return file
+
+
+def report(*errors: float) -> LabReport:
+    cells = tuple(Cell(recipe=str(e), measured_s=1.0, predicted_s=1 + e) for e in errors)
+    return LabReport((LabComparison(name="made", cells=cells),))
+
+
+def test_errors_are_summed_up() -> None:
+    made = report(*(0.01 * n for n in range(1, 11)), -0.5)
+    assert made.median_error == pytest.approx(0.06)
+    # nine of ten of 11 cells are 10: the largest is left out
+    assert made.p90_error == pytest.approx(0.10)
+
+
+@pytest.mark.parametrize(("second", "is_well_chosen"), [(1.04, True), (1.06, False)])
+def test_a_choice_may_be_near_the_fastest(second: float, is_well_chosen: bool) -> None:
+    cells = (
+        Cell(recipe="chosen", measured_s=second, predicted_s=1.0),
+        Cell(recipe="fastest", measured_s=1.0, predicted_s=2.0),
+    )
+    comparison = LabComparison(name="made", cells=cells)
+    assert comparison.first.recipe == "chosen"
+    assert comparison.is_well_chosen is is_well_chosen
+
+
+def test_every_cell_is_predicted(tmp_path: Path) -> None:
+    (comparison,) = read_lab_cells(cells_file(tmp_path)).comparisons
+    assert [cell.recipe for cell in comparison.cells] == ["zero3", "thin"]
+    assert all(cell.predicted_s > 0 for cell in comparison.cells)
+
+
+def test_the_measured_link_counts(tmp_path: Path) -> None:
+    usual = read_lab_cells(cells_file(tmp_path)).cells[0].predicted_s
+    slow = {"requested_bit_per_s": 2e8, "measured_bit_per_s": 1e7}
+    assert read_lab_cells(cells_file(tmp_path, link=slow)).cells[0].predicted_s > usual
+
+
+@pytest.mark.parametrize("changes", [{"runs": []}, {"runs": [{}]}, {"link": 3}, {"hosts": {}}])
+def test_a_file_of_something_else(tmp_path: Path, changes: dict[str, Any]) -> None:
+    file = cells_file(tmp_path, **changes)
+    code = main(["validate", "--cells", str(file)])
+    assert code in {1, 2}
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_lab_cells(tmp_path / "none.json")
+
+
+def test_validate_prints_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(cells_file(tmp_path))
+    assert main(["validate", "--cells", file]) == 0
+    assert "2 cells" in " ".join(capsys.readouterr().out.split())
+    assert main(["validate", "--cells", file, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["lab"]["comparisons"][0]["cells"]) == 2
