@@ -10,6 +10,7 @@ state, and takes two. Biased, and meant to be used with error feedback.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -25,6 +26,7 @@ __all__ = ["LowRankReference", "orthonormal"]
 
 _POWER_STEPS = 2
 _GROUP_ELEMENTS = 2**20
+_SMALLEST_EXPONENT = -126
 # A column that is this much shorter after the others were taken out of it is rounding noise.
 _NOISE = 2.0**-18
 
@@ -44,15 +46,18 @@ class LowRankReference(Codec):
         del key
         matrix = x.float().view(self._layout.rows, self._layout.columns)
         # Squares of large floats would overflow. A power of two scales without rounding.
-        unit = torch.ldexp(torch.ones_like(matrix[0, 0]), matrix.abs().amax().frexp().exponent)
+        exponent = (matrix.abs().amax().frexp().exponent - 1).clamp(min=_SMALLEST_EXPONENT)
+        unit = torch.ldexp(torch.ones_like(matrix[0, 0]), exponent)
         matrix = matrix / unit
         right = self._first_columns(x.device)
         for _ in range(_POWER_STEPS):
             left = orthonormal(matrix @ right)
             right = matrix.T @ left
         left_part, right_part = self._factors(out)
-        left_part.copy_(left.T)
-        right_part.copy_((right.T * unit).clamp(-FLOAT32_MAX, FLOAT32_MAX))
+        # A right factor is up to sqrt(rows) times the largest value: the left one takes that over.
+        balance = 2.0 ** math.ceil(math.log2(self._layout.rows) / 2)
+        left_part.copy_(left.T * balance)
+        right_part.copy_((right.T / balance * unit).clamp(-FLOAT32_MAX, FLOAT32_MAX))
 
     def _decode(self, payload: Tensor, out: Tensor) -> None:
         for rows in self._row_groups():
