@@ -19,7 +19,8 @@ from thinwire.recipes import parse_recipes
 
 EVIL = "<script>alert(\"x\")</script> & 'quoted'"
 CHROMIUM = shutil.which("chromium")
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
+FLAGS: tuple[str, ...] = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic")
+FLAGS += ("--no-first-run",)
 FLAGS += ("--disable-background-networking", "--disable-component-update", "--disable-sync")
 FLAGS += ("--enable-logging=stderr",)
 

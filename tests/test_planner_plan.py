@@ -169,6 +169,8 @@ def test_local_steps_send_less_often() -> None:
     every = predict(setting, parse_recipe("ddp:local_steps=2")).sent.across_bytes
     rarely = predict(setting, parse_recipe("ddp:local_steps=20")).sent.across_bytes
     assert rarely == pytest.approx(every / 10, rel=1e-6)
+    with pytest.raises(ConfigError, match="use stage=0, or leave local_steps at 1"):
+        predict(setting, parse_recipe("zero2:local_steps=2"))
 
 
 def test_patterns_may_tell_layers_apart() -> None:

@@ -35,7 +35,8 @@ overlaps = st.builds(Overlap, gather=st.booleans(), reduce=st.booleans(), ahead=
 
 
 def layer(count: int = 1, **times: float) -> LayerTimes:
-    return LayerTimes(label="layer", count=count, **{"forward_s": 1.0, "backward_s": 2.0, **times})
+    times = {"forward_s": 1.0, "backward_s": 2.0, **times}
+    return LayerTimes(label="layer", count=count, **times)  # type: ignore[arg-type]
 
 
 @settings(max_examples=200, deadline=None)

@@ -122,11 +122,12 @@ def sent_by(setting: Setting, recipe: Recipe, rank: int) -> Sent:
 def _most_sent(setting: Setting, recipe: Recipe, of_last: Step) -> Sent:
     """What the rank sends that sends most: the first, which holds most, or the last.
 
-    An exchange has the rank with the shortest slot send most, a delta the one with the longest;
+    An exchange has the rank with the shortest slot send most, a delta or a gather in rounds the
+    one with the longest;
     and in a ring the last rank of a host sends across.
     """
     candidates = [of_last.sent()]
-    if recipe.resident_format is not None:
+    if recipe.resident_format is not None or recipe.stage == 0:
         candidates.append(sent_by(setting, recipe, 0))
     return max(candidates, key=lambda sent: (sent.total_bytes, sent.across_bytes))
 

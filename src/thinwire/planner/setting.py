@@ -72,7 +72,7 @@ class Setting:
         """What runs beside compute under a recipe.
 
         On accelerators FSDP2's and DDP's own streams, though a replica's deltas are sent before
-        forward. On CPUs DDP's own reductions, and what goes through the sending thread: deltas,
+        forward. On CPUs the reductions of DDP, and what goes through the sending thread: deltas,
         and the compressed reductions of a step's only micro-batch.
         """
         if self.overlap is not None:
@@ -81,7 +81,7 @@ class Setting:
         if self.cluster.device.overlaps:
             return Overlap(gather=not is_resident, reduce=True)
         if recipe.is_uncompressed or recipe.stage == 0:
-            return Overlap(gather=False, reduce=recipe.stage == 0 and recipe.is_uncompressed)
+            return Overlap(gather=False, reduce=recipe.stage == 0)
         return Overlap(gather=False, reduce=self.accumulate == 1, ahead=is_resident)
 
     def root(self) -> Layer:

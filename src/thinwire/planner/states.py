@@ -30,6 +30,7 @@ __all__ = [
 
 FP32_BYTES = 4
 MOMENTS = 2  # AdamW's
+OUTER_COPIES = 2  # of local training's outer step: anchor and momentum
 PINNED_BYTES = 2 * 512 * 2**20  # two staging buffers of half a GiB a rank
 
 
@@ -42,7 +43,7 @@ class States:
         optimizer_states: on the device.
         replica: a resident one, on the device.
         residual: on the device.
-        buckets: DDP's copies of all gradients.
+        buckets: DDP's copies of all gradients, or local training's pseudo-gradient.
         host: of one host.
         share_numel: elements of the rank's own share, padding included.
         whole_numel: elements of all parameters that the rank's slice of the model has.
@@ -73,6 +74,10 @@ def held_states(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> Sta
         kept = group.hosts if is_split else group.size
         replica = recipe.resident_format.bits / 8 * kept * share
     residual = float(FP32_BYTES * whole) if recipe.feedback and group.size > 1 else 0.0
+    buckets = float(FP32_BYTES * whole) if recipe.stage == 0 and group.size > 1 else 0.0
+    if recipe.local_steps > 1:
+        # DiLoCo's anchor and its momentum; the pseudo-gradient takes the place of DDP's buckets
+        moments += OUTER_COPIES * FP32_BYTES * whole
     parameters: float = FP32_BYTES * share
     ranks = setting.cluster.ranks_per_host
     host = HostBytes()
@@ -94,7 +99,7 @@ def held_states(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> Sta
         optimizer_states=moments,
         replica=replica,
         residual=residual,
-        buckets=float(FP32_BYTES * whole) if recipe.stage == 0 and group.size > 1 else 0.0,
+        buckets=buckets,
         host=host,
         share_numel=share,
         whole_numel=whole,

@@ -9,7 +9,8 @@
 
 (arXiv 1910.02054, section 7, and 2306.10209; each times (W-1)/W.) A micro-batch that is not the
 last one reduces too under ``accumulate=sync``, within the host under ``within``, and not at all
-under ``keep``. With local steps, hosts train on their own and are averaged once in ``local_steps``.
+under ``keep``. With local steps every rank trains on its own, and all are averaged once in
+``local_steps`` (DiLoCo, arXiv 2311.08105).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from thinwire.errors import ConfigError
 from thinwire.planner.call import Call
 from thinwire.planner.group import Group
 from thinwire.planner.layer_calls import LayerCalls
@@ -43,7 +45,7 @@ class LayerTraffic:
         reduce: reduction of its gradients.
         partial: reduction within the host only, of a micro-batch that is not the last.
         update: gathers after the optimizer step.
-        outer: exchange across hosts, once in ``local_steps`` steps.
+        outer: average of what the ranks learned, once in ``local_steps`` steps.
         serve: gathers within the host from a replica split over it, at every read.
         served_elements: parameters copied from a replica, at every read.
         reads: of a replica in a micro-batch: before forward, and before backward.
@@ -135,7 +137,16 @@ def recipe_traffic(setting: Setting, recipe: Recipe, rank: int | None = None) ->
         setting: workload and cluster.
         recipe: what travels in which format.
         rank: whose bytes, within the data-parallel group; by default the last one's.
+
+    Raises:
+        ConfigError: local steps of a sharded model.
     """
+    if recipe.local_steps > 1 and recipe.stage > 0:
+        raise ConfigError(
+            f"recipe {recipe.name}: local_steps={recipe.local_steps} lets every rank train a whole "
+            f"model on its own, and stage={recipe.stage} shards the model; use stage=0, or leave "
+            "local_steps at 1"
+        )
     rank = setting.group.size - 1 if rank is None else rank
     group, passes = setting.group, setting.cluster.backend.reduce_scatter_passes
 
@@ -182,10 +193,7 @@ def _layer_traffic(
     if group.size == 1 or not layer.numel:
         return silent
     if recipe.local_steps > 1:
-        every_step = replace(recipe, local_steps=1)
-        within = calls.among(group.within, every_step)
-        inner = _layer_traffic(within, every_step, group.within, is_root=is_root)
-        return replace(inner, outer=calls.outer())
+        return replace(silent, outer=calls.all_reduce())
     if recipe.stage == 0:
         return replace(silent, reduce=calls.all_reduce())
     partial: tuple[Call, ...] = ()

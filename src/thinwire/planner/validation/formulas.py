@@ -8,6 +8,7 @@ from thinwire.planner.activations import ActivationPlan, layer_activations
 from thinwire.planner.group import Parallelism
 from thinwire.planner.hardware import Cluster
 from thinwire.planner.hardware_file import load_backend, load_device, load_host, load_link
+from thinwire.planner.layer_calls import LayerCalls
 from thinwire.planner.models.gpt import GPTShape, gpt_workload
 from thinwire.planner.offload import offload_bytes
 from thinwire.planner.prediction import predict
@@ -120,13 +121,33 @@ def _traffic() -> Group:
         sent = predict(setting, parse_recipe(recipe)).sent.across_bytes
         share = (setting.group.size - 1) / setting.group.size
         rows.append(Row(name=name, published=published, predicted=sent / layer_bytes / share))
+    rows.append(_hybrid_sharding(128, 8))
     return Group(
         name="Traffic across hosts per rank and step, in model sizes",
-        source="arXiv 1910.02054, section 7; 2306.10209, table 1; scales and norms add to theirs",
+        source="arXiv 1910.02054, section 7; 2306.10209, table 1; 2304.11277; scales add to theirs",
         unit="M",
         rows=tuple(rows),
         bound_mean=0.03,
         bound_max=0.05,
+    )
+
+
+def _hybrid_sharding(hosts: int, per_host: int) -> Row:
+    """Shards within a host, reduced across: 2M (W-1) / (G W) (arXiv 2304.11277, section 3.2.2)."""
+    layer = _one_rank_a_host(hosts).layers()[0]
+    shares = tuple(
+        dataclasses.replace(parameter, shape=(parameter.numel // per_host,), split=None)
+        for parameter in layer.parameters
+    )
+    across = Parallelism().data_group(_one_rank_a_host(hosts).cluster)
+    recipe = parse_recipe("ddp")
+    calls = LayerCalls(dataclasses.replace(layer, parameters=shares), recipe, across, 0, 1)
+    (call,) = calls.all_reduce()
+    world, layer_bytes = hosts * per_host, 4 * layer.numel
+    return Row(
+        name="FSDP, hybrid: 2M / G",
+        published=2 / per_host * (world - 1) / world,
+        predicted=call.sent.across_bytes / layer_bytes,
     )
 
 
