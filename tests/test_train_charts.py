@@ -90,3 +90,11 @@ def test_losses_that_are_not_finite_leave_a_gap_and_are_told() -> None:
 def test_a_run_that_sends_nothing_can_be_drawn() -> None:
     charts = draw_charts([make_run("alone", step_s=1.0, collectives=())], key="a")
     assert "0 B" in texts(charts[2])
+
+
+def test_a_planned_step_is_marked_and_said() -> None:
+    runs = [make_run("zero3", step_s=1.0, predicted_step_s=3.0), make_run("thin", step_s=0.25)]
+    _, times, _, _ = draw_charts(runs, key="a")
+    assert "diamond: planned" in texts(times)
+    assert "zero3 1 s (from 900 ms to 1.1 s, planned 3 s)" in times.alt
+    assert times.alt.count("planned") == 1

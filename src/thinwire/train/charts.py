@@ -6,12 +6,14 @@ Collectives are shades of grey with a hatch. Importing this module loads matplot
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from thinwire.drawing import COLOURS, HATCHES, INK, LINE_STYLES, Chart, add_legend, draw
 from thinwire.quantities import format_bytes, format_duration
@@ -29,36 +31,37 @@ def draw_charts(runs: Sequence[Run], *, key: str) -> tuple[Chart, ...]:
         runs: at least one.
         key: distinguishes the identifiers in these charts from those of others in the same page.
     """
-    plots: dict[str, Callable[[Figure, Axes, Sequence[Run]], str]] = {
+    plots = {
         "Training loss by time": _plot_loss_by_time,
         "Step time": _plot_step_times,
         "Bytes by collective": _plot_bytes,
         "Training loss by step": _plot_loss_by_step,
     }
     return tuple(
-        draw(title, f"{key}-{index}", lambda figure, axes, plot=plot: plot(figure, axes, runs))
+        draw(title, f"{key}-{index}", functools.partial(plot, runs))
         for index, (title, plot) in enumerate(plots.items())
     )
 
 
-def _plot_loss_by_step(figure: Figure, axes: Axes, runs: Sequence[Run]) -> str:
+def _plot_loss_by_step(runs: Sequence[Run], figure: Figure, axes: Axes) -> str:
     """Training loss against the step."""
     axes.set_xlabel("steps")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     curves = [list(range(1, len(run.losses) + 1)) for run in runs]
-    return _plot_losses(figure, axes, runs, curves, "{:.0f} steps".format)
+    return _plot_losses(runs, figure, axes, curves, "{:.0f} steps".format)
 
 
-def _plot_loss_by_time(figure: Figure, axes: Axes, runs: Sequence[Run]) -> str:
+def _plot_loss_by_time(runs: Sequence[Run], figure: Figure, axes: Axes) -> str:
     """Training loss against the time spent on steps."""
     axes.set_xlabel("seconds")
     curves = [list(itertools.accumulate(run.step_times_s)) for run in runs]
-    return _plot_losses(figure, axes, runs, curves, format_duration)
+    return _plot_losses(runs, figure, axes, curves, format_duration)
 
 
 def _plot_losses(
+    runs: Sequence[Run],
     figure: Figure,
     axes: Axes,
-    runs: Sequence[Run],
     positions: Sequence[Sequence[float]],
     format_end: Callable[[float], str],
 ) -> str:
@@ -89,7 +92,7 @@ def _plot_losses(
     return "; ".join(words) + "."
 
 
-def _plot_step_times(figure: Figure, axes: Axes, runs: Sequence[Run]) -> str:
+def _plot_step_times(runs: Sequence[Run], figure: Figure, axes: Axes) -> str:
     """Median step time per recipe, with the least and the greatest."""
     del figure  # the bars are named at the axes
     rows = range(len(runs))
@@ -100,19 +103,40 @@ def _plot_step_times(figure: Figure, axes: Axes, runs: Sequence[Run]) -> str:
     axes.errorbar(
         medians, rows, xerr=[below, above], fmt="none", ecolor=INK, elinewidth=1, capsize=3
     )
+    planned = {row: run.predicted_step_s for row, run in enumerate(runs)}
     for row, run in enumerate(runs):
-        _write_beside(axes, run.step_s.max, row, format_duration(run.step_s.median))
-    _name_rows(axes, runs, longest=max(run.step_s.max for run in runs))
-    axes.set_xlabel("seconds per step: median, least and greatest")
-    words = [
+        end = max(run.step_s.max, planned[row] or 0.0)
+        _write_beside(axes, end, row, format_duration(run.step_s.median))
+    _mark_planned(axes, planned)
+    ends = [run.step_s.max for run in runs] + [time for time in planned.values() if time]
+    _name_rows(axes, runs, longest=max(ends))
+    is_planned = any(time is not None for time in planned.values())
+    axes.set_xlabel(
+        "seconds per step: median, least and greatest" + ("; diamond: planned" * is_planned)
+    )
+    return "; ".join(_step_words(run) for run in runs) + "."
+
+
+def _mark_planned(axes: Axes, planned: Mapping[int, float | None]) -> None:
+    """A diamond where the plan expects the end of a bar."""
+    known = {row: time for row, time in planned.items() if time is not None}
+    if known:
+        axes.plot(
+            list(known.values()), list(known), "D", markersize=5, color="white", markeredgecolor=INK
+        )
+
+
+def _step_words(run: Run) -> str:
+    text = (
         f"{run.recipe} {format_duration(run.step_s.median)} "
-        f"(from {format_duration(run.step_s.min)} to {format_duration(run.step_s.max)})"
-        for run in runs
-    ]
-    return "; ".join(words) + "."
+        f"(from {format_duration(run.step_s.min)} to {format_duration(run.step_s.max)}"
+    )
+    if run.predicted_step_s is not None:
+        text += f", planned {format_duration(run.predicted_step_s)}"
+    return f"{text})"
 
 
-def _plot_bytes(figure: Figure, axes: Axes, runs: Sequence[Run]) -> str:
+def _plot_bytes(runs: Sequence[Run], figure: Figure, axes: Axes) -> str:
     """Bytes sent per rank and step, stacked by collective."""
     names = sorted({item.name for run in runs for item in run.collectives})
     left = [0.0] * len(runs)
