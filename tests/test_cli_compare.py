@@ -76,6 +76,7 @@ def test_programs_get_one_document_and_nothing_else(
         (["--model", "gpt:96x12288x96"], 2, "GB more than"),
         (["--data", "/no/such/text"], 1, "cannot be read"),
         (["--data", "/proc/self/exe"], 1, "binary"),
+        (["--data", "/proc/self/mem"], 1, "cannot be read"),
         (["--data", "/dev/null"], 1, "not a file"),
         (["--hosts", "0"], 2, "--hosts"),
         (["--hosts", "-1"], 2, "--hosts"),

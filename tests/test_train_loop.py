@@ -18,7 +18,7 @@ from thinwire.train.corpus import Corpus
 from thinwire.train.data import Batches
 from thinwire.train.loop import Schedule, Trace, train, validate
 from thinwire.train.model_spec import parse_model
-from thinwire.train.models import build_model
+from thinwire.train.models import build_model, next_token_loss
 from world import run_world
 
 SEQ_LEN = 32
@@ -116,16 +116,13 @@ def skipping_body(rank: int, size: int, path: str) -> tuple[list[bool], int]:
     def remember(step: int, loss: float, step_s: float) -> None:
         snapshots.append([p.detach().to_local().clone() for p in model.parameters()])  # type: ignore[attr-defined]
 
-    from thinwire.train import loop
-
     calls = iter(range(100))
 
     def loss_with_nan(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-        loss = original(model, tokens)
+        loss = next_token_loss(model, tokens)
         return loss * math.nan if next(calls) == 2 and rank == 1 else loss
 
-    original = loop.next_token_loss
-    with mock.patch.object(loop, "next_token_loss", loss_with_nan):
+    with mock.patch("thinwire.train.loop.next_token_loss", loss_with_nan):
         trace = train(
             model,
             make_batches(path, rank, size),

@@ -16,7 +16,7 @@ from torch import nn
 from thinwire.errors import ConfigError
 from thinwire.planner.models.gpt import GPTShape
 from thinwire.train.model_spec import parse_model
-from thinwire.train.models import GPT, build_model, count_parameters, next_token_loss
+from thinwire.train.models import GPT, Block, build_model, count_parameters, next_token_loss
 
 SEQ_LEN = 16
 TINY = GPTShape(layers=2, hidden=32, heads=2)
@@ -94,6 +94,7 @@ def test_the_same_seed_gives_the_same_weights() -> None:
 def test_residual_projections_start_narrower() -> None:
     model = GPT(GPTShape(layers=8, hidden=128, heads=2), SEQ_LEN)
     block = model.blocks[0]
+    assert isinstance(block, Block)
     ratio = block.attention_out.weight.std() / block.qkv.weight.std()
     # 16,384 draws: the deviation of the estimated ratio is below 1 %
     assert ratio.item() == pytest.approx(1 / math.sqrt(2 * 8), rel=0.05)
