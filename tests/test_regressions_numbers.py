@@ -40,7 +40,7 @@ def backward(loss: Tensor) -> None:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    return getattr(tensor, "full_tensor", lambda: tensor)()  # type: ignore[no-any-return]
+    return getattr(tensor, "full_tensor", lambda: tensor)()
 
 
 def interrupted(recipe: str, rank: int, pause: Callable[[nn.Module, int], None]) -> list[float]:
