@@ -32,6 +32,7 @@ OPTIONS = {
         "--link",
         "--also-unshaped",
         "--device",
+        "--cluster",
         "--json",
         "--html",
         "--help",
@@ -72,7 +73,17 @@ OPTIONS = {
         "--html",
         "--help",
     },
-    "validate": {"--rows", "--json", "--help"},
+    "calibrate": {
+        "--output",
+        "--hosts",
+        "--ranks",
+        "--link",
+        "--rounds",
+        "--tolerance",
+        "--json",
+        "--help",
+    },
+    "validate": {"--rows", "--cells", "--json", "--help"},
 }
 """Scripts rely on these: one that is taken away or renamed breaks somebody's run."""
 

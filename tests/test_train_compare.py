@@ -159,7 +159,7 @@ class TestInTheLab:
         comparison = run(
             make_request(
                 text,
-                recipes=parse_recipes("zero3,qsdp,zeropp,ddp:compute=fp32"),
+                recipes=parse_recipes("zero3,zeropp,ddp:compute=fp32"),
                 model="gpt:2x256x4",
                 hosts=3,
                 steps=5,
