@@ -12,15 +12,6 @@ from pathlib import Path
 import pytest
 
 from thinwire.cli import main
-from thinwire.cli.app import app
-from thinwire.cli.estimate import estimate
-from thinwire.cli.plan import plan
-from thinwire.cli.validate import validate
-
-# the command line registers its verbs itself; until it does, here is how
-for verb in (plan, estimate, validate):
-    if verb.__name__ not in {command.name for command in app.registered_commands}:
-        app.command(verb.__name__)(verb)
 
 CLUSTER = ["--hosts", "8", "--ranks", "4", "--device", "a100-40gb", "--link", "100gbit"]
 PLAN = ["plan", "--model", "gpt:24x2048x16", *CLUSTER]
@@ -150,10 +141,7 @@ def test_a_plan_takes_half_a_second_more_than_python() -> None:
     """0.33 s on an idle core; processor time, and twice the bound, for machines under load."""
     script = (
         "import resource, sys\n"
-        "from thinwire.cli.plan import plan\n"
-        "from thinwire.cli.app import app, main\n"
-        "if 'plan' not in {c.name for c in app.registered_commands}:\n"
-        "    app.command('plan')(plan)\n"
+        "from thinwire.cli import main\n"
         f"main({[*PLAN, '--json']!r})\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_utime, file=sys.stderr)\n"
     )

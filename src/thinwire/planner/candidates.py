@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from thinwire.formats import WireFormat
 from thinwire.planner.setting import Setting
 from thinwire.recipe import Recipe
 from thinwire.recipes import names, parse_recipe
@@ -79,17 +80,25 @@ def grid(setting: Setting) -> Iterator[Recipe]:
 def drift_rank(recipe: Recipe) -> float:
     """How much a recipe's codecs lose, for ranking recipes that take the same time.
 
-    The half step of each direction, as a share of a block's largest value; feedback and stochastic
-    rounding repair the mean and count half. An order, not a prediction of the loss.
+    The half step of each direction, as a share of a block's largest value, or the share of elements
+    that are left out; feedback and stochastic rounding repair the mean and count half. An order,
+    not a prediction of the loss.
     """
     if recipe.is_uncompressed:
         return 0.0
-    lost = 0.0
-    for fmt in (recipe.weight_format, recipe.grad_format):
-        if not fmt.is_cast:
-            step = 2.0**-fmt.bits
-            lost += step / 2 if fmt.is_stochastic else step
+    lost = sum(_lost(fmt) for fmt in (recipe.weight_format, recipe.grad_format))
     return lost / 2 if recipe.feedback else lost
+
+
+def _lost(fmt: WireFormat) -> float:
+    if fmt.is_cast:
+        return 0.0
+    if fmt.share is not None:
+        return 1.0 - float(fmt.share)
+    if fmt.rank is not None:
+        return 1.0
+    half_step = 2.0**-fmt.bits
+    return half_step / 2 if fmt.is_stochastic else half_step
 
 
 def _changed(recipe: Recipe, changes: tuple[str, ...]) -> Recipe:

@@ -15,6 +15,7 @@ from thinwire.planner.hardware import Device, Link
 
 __all__ = ["DEFAULT_FORMATS", "Estimate", "EstimateRow", "estimate"]
 
+# all families but lowrank, whose size depends on the shape of each matrix
 DEFAULT_FORMATS = (
     "fp32",
     "bf16",
@@ -22,6 +23,11 @@ DEFAULT_FORMATS = (
     "e4m3/128",
     "e5m2/128",
     *(f"int{bits}/128" for bits in range(8, 1, -1)),
+    "log8/128",
+    "log4/128",
+    "sign/128",
+    "topk=0.1",
+    "topk=0.01",
 )
 
 
