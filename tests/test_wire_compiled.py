@@ -1,0 +1,98 @@
+"""The cache of compiled kernels: fresh with its sources, and never in the way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import thinwire.wire.kernels.compiled as compiled
+
+SCRIPT = """
+import numpy as np
+from thinwire.wire.kernels.compiled import entry
+
+@entry
+def double(x):
+    return x * 2
+
+print(double(21.0))
+"""
+
+
+def _run(script: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-B", str(script)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_machine_code_is_kept_and_found_again(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    cache = tmp_path / "cache"
+    assert _run(script, NUMBA_CACHE_DIR=str(cache)).stdout == "42.0\n"
+    first = {path: path.stat().st_mtime_ns for path in cache.rglob("*.nbc")}
+    assert len(first) == 1
+    assert _run(script, NUMBA_CACHE_DIR=str(cache)).stdout == "42.0\n"
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.nbc")} == first
+
+
+def test_no_directory_to_write_to_costs_nothing_but_time(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    nowhere = tmp_path / "file"
+    nowhere.write_text("a file, so that no directory can be made below it")
+    # Root may write everywhere, so permissions would not stop it; a file in the way does.
+    (tmp_path / "__pycache__").write_text("")
+    run = _run(
+        script,
+        NUMBA_CACHE_DIR=str(nowhere / "cache"),
+        XDG_CACHE_HOME=str(nowhere / "xdg"),
+        HOME=str(nowhere / "home"),
+    )
+    assert run.stdout == "42.0\n"
+    assert run.stderr == ""
+
+
+def test_a_full_disk_does_not_stop_a_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @compiled.entry
+    def triple(x: float) -> float:
+        return x * 3
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("numba.core.caching.IndexDataCacheFile.save", full)
+    assert triple(2.0) == 6.0
+
+
+def test_the_key_covers_every_file_of_the_package() -> None:
+    stamp = compiled._WholePackage().get_source_stamp()
+    assert len(stamp) == 64
+    names = {path.name for path in Path(compiled.__file__).parent.glob("*.py")}
+    assert names >= {"compiled.py", "planes.py", "rounding.py", "scales.py", "uniform.py"}
+
+
+def test_without_a_compiler_the_reference_serves() -> None:
+    code = (
+        "import torch; from thinwire.formats import parse_format;"
+        "from thinwire.wire import codec_for, reference_codec; f = parse_format('int4');"
+        "print(codec_for(f, torch.device('cpu')) is reference_codec(f))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout == "True\n"

@@ -1,0 +1,162 @@
+"""Kernels equal the reference, bit for bit: bytes out of any tensor, values out of any payload."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from thinwire.formats import parse_format
+from thinwire.wire import codec_for, reference_codec
+from thinwire.wire.codec import Codec
+from wire_cases import ALL, CPU, DTYPES, KEY, encoded, tensors
+
+WITH_KERNEL = [
+    text
+    for text in ALL
+    if codec_for(parse_format(text), CPU) is not reference_codec(parse_format(text))
+]
+
+
+def _codecs(text: str) -> tuple[Codec, Codec]:
+    fmt = parse_format(text)
+    return reference_codec(fmt), codec_for(fmt, CPU)
+
+
+def _all_tensors(numel: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    for _, x in tensors(numel, dtype):
+        yield x
+    spoiled = torch.linspace(-3, 3, numel).to(dtype)
+    spoiled[:: max(1, numel // 3)] = math.nan
+    spoiled[numel // 2] = -math.inf
+    yield spoiled
+    yield torch.full((numel,), torch.finfo(dtype).max, dtype=dtype)
+
+
+def _same_bits(first: Tensor, second: Tensor) -> bool:
+    return torch.equal(first.view(torch.uint8), second.view(torch.uint8))
+
+
+def test_the_int_families_have_kernels() -> None:
+    assert {parse_format(text).name for text in WITH_KERNEL} >= {
+        f"int{bits}" for bits in range(2, 9)
+    }
+
+
+@pytest.mark.parametrize("text", WITH_KERNEL)
+def test_payloads_are_the_same_bytes(text: str) -> None:
+    reference, kernel = _codecs(text)
+    for dtype in DTYPES:
+        for numel in (1, 2, 9, 131, 400):
+            for x in _all_tensors(numel, dtype):
+                assert torch.equal(encoded(reference, x), encoded(kernel, x))
+
+
+@pytest.mark.parametrize("text", WITH_KERNEL)
+def test_values_are_the_same_bits(text: str) -> None:
+    reference, kernel = _codecs(text)
+    for numel in (1, 9, 131, 400):
+        for x in _all_tensors(numel, torch.float32):
+            payload = encoded(reference, x)
+            for dtype in DTYPES:
+                expected, out = torch.empty(numel, dtype=dtype), torch.empty(numel, dtype=dtype)
+                reference.decode_into(payload, expected)
+                kernel.decode_into(payload, out)
+                assert _same_bits(expected, out)
+
+
+@pytest.mark.parametrize("text", WITH_KERNEL)
+def test_sums_are_the_same_bits(text: str) -> None:
+    reference, kernel = _codecs(text)
+    for numel in (9, 400):
+        payloads = [
+            encoded(reference, x, KEY.fold(i))
+            for i, x in enumerate(_all_tensors(numel, torch.float32))
+        ]
+        expected, out = torch.empty(numel), torch.empty(numel)
+        reference.decode_sum_into(payloads, expected)
+        kernel.decode_sum_into(payloads, out)
+        assert _same_bits(expected.nan_to_num(), out.nan_to_num())
+        assert torch.equal(expected.isnan(), out.isnan())
+
+
+@pytest.mark.parametrize(
+    "text", ["int4/128", "int3/24+asym", "int8/4096+stochastic", "int5/128+shift"]
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_of_many_tiles(text: str, dtype: torch.dtype) -> None:
+    # Larger than several tiles of encode (32768 elements) and decode (4096), and ragged.
+    numel = 3 * 32768 + 4096 + 77
+    x = torch.randn(numel, generator=torch.Generator().manual_seed(1)).to(dtype)
+    reference, kernel = _codecs(text)
+    payload = encoded(kernel, x)
+    assert torch.equal(payload, encoded(reference, x))
+    expected, out = torch.empty(numel, dtype=dtype), torch.empty(numel, dtype=dtype)
+    reference.decode_into(payload, expected)
+    kernel.decode_into(payload, out)
+    assert _same_bits(expected, out)
+
+
+@pytest.mark.parametrize("text", ["int4/1048576", "int8/65536+asym"])
+def test_blocks_larger_than_a_tile(text: str) -> None:
+    numel = (1 << 20) + 5
+    x = torch.randn(numel, generator=torch.Generator().manual_seed(2))
+    reference, kernel = _codecs(text)
+    assert torch.equal(encoded(kernel, x), encoded(reference, x))
+
+
+@settings(max_examples=150, deadline=None)  # deadline: the first example may compile
+@given(
+    text=st.sampled_from(WITH_KERNEL),
+    values=st.lists(st.floats(width=32), min_size=1, max_size=40),
+    dtype=st.sampled_from(DTYPES),
+    source=st.sampled_from(DTYPES),
+)
+def test_any_values(
+    text: str, values: list[float], dtype: torch.dtype, source: torch.dtype
+) -> None:
+    x = torch.tensor(values).to(source)
+    reference, kernel = _codecs(text)
+    payload = encoded(reference, x)
+    assert torch.equal(payload, encoded(kernel, x))
+    expected, out = torch.empty(len(values), dtype=dtype), torch.empty(len(values), dtype=dtype)
+    reference.decode_into(payload, expected)
+    kernel.decode_into(payload, out)
+    assert _same_bits(expected, out)
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.sampled_from(WITH_KERNEL), payload=st.binary(min_size=200, max_size=200))
+def test_any_bytes_decode_to_the_same(text: str, payload: bytes) -> None:
+    # Bytes that no encoder wrote must not crash, and must not make ranks disagree.
+    fmt = parse_format(text)
+    numel = next(numel for numel in range(200, 0, -1) if fmt.wire_bytes(numel) <= 200)
+    data = torch.frombuffer(bytearray(payload), dtype=torch.uint8)[: fmt.wire_bytes(numel)].clone()
+    reference, kernel = _codecs(text)
+    expected, out = torch.empty(numel), torch.empty(numel)
+    reference.decode_into(data, expected)
+    kernel.decode_into(data, out)
+    assert torch.equal(expected.isnan(), out.isnan())
+    assert _same_bits(expected.nan_to_num(), out.nan_to_num())
+
+
+def test_kernels_take_no_memory_the_size_of_their_input() -> None:
+    # 64 MiB in and out, 1 MiB allowed: tiles, and what the interpreter does meanwhile.
+    import resource
+
+    fmt = parse_format("int4/128")
+    codec = codec_for(fmt, CPU)
+    x = torch.ones(1 << 24)
+    payload = torch.zeros(fmt.wire_bytes(x.numel()), dtype=torch.uint8)
+    codec.encode_into(x[:1000], payload[: fmt.wire_bytes(1000)])
+    codec.decode_into(payload[: fmt.wire_bytes(1000)], x[:1000])
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    codec.encode_into(x, payload)
+    codec.decode_into(payload, x)
+    after_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert after_kib - before_kib < 1024
