@@ -123,7 +123,7 @@ def partly_deferred_body(rank: int, size: int, text: str) -> None:
     seen: list[bool] = []
     for block in list(model.blocks)[::2]:
         for parameter in block.parameters():
-            parameter.register_post_accumulate_grad_hook(
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 lambda p: seen.append(bool(p.grad.to_local().isfinite().all()))
             )
     plain = deep_model()

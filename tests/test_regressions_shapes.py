@@ -161,7 +161,7 @@ def tied_body(rank: int, size: int) -> None:
     """An embedding that is also the head is one parameter: sent once, equal in both places."""
     model = tw.shard(make_model(), parse_recipe(LOSSLESS_REPLICA))
     train(model, rank, 2)
-    assert model.head.weight is model.embed.weight
+    assert model.get_parameter("head.weight") is model.get_parameter("embed.weight")
     numel = sum(p.numel() for p in model.parameters())
     books = {entry["name"]: entry for entry in tw.ledger(model)["collectives"]}
     sent = books["reduce_scatter"]["within_bytes"] + books["reduce_scatter"]["across_bytes"]
