@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	$(BIN)/thinwire compare --recipes zero3,zero3:compute=fp32,qsdp,zeropp,thin --hosts 4 --ranks 1 \
-	  --link 100mbit --steps 12 --also-unshaped --html demo-out/compare.html
+	  --link 200mbit --steps 12 --also-unshaped --html demo-out/compare.html
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

@@ -115,6 +115,11 @@ def test_exact_parameters(name: str, shape: tuple[int, ...], exact: bool) -> Non
         ({"exact": (1,)}, "exact"),
         ({"weights": "fp32", "compute": "bf16"}, "compute=bf16"),
         ({"stage": 2, "replica": "host"}, "replica=host"),
+        ({"stage": 0, "replica": "rank/bf16"}, "replica=rank/bf16"),
+        ({"stage": 0, "weights": "int8", "compute": "fp32"}, "weights=int8"),
+        ({"replica": "rank"}, "rank/bf16"),
+        ({"replica": "host/int9"}, "int9"),
+        ({"replica": 3}, "replica"),
         ({"stage": 0, "grads_within": "int8"}, "stage=3"),
     ],
 )

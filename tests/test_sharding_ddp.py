@@ -125,6 +125,8 @@ def refusal_body(rank: int, size: int) -> None:
     model = DistributedDataParallel(make_model())
     with pytest.raises(ConfigError, match="must have stage=0"):
         tw.compress(model, parse_recipe("qsdp"))
+    with pytest.raises(ConfigError, match="cannot be compressed"):
+        tw.shard(make_model().double(), parse_recipe(INT8))
     with pytest.raises(ConfigError, match="blocks and mesh"):
         tw.shard(SmallModel(), parse_recipe("ddp"), blocks=[])
 

@@ -300,7 +300,14 @@ def refusals_body(rank: int, size: int) -> None:
     with pytest.raises(StateError, match="no ledger"):
         tw.ledger(make_model())
     model = wrap(make_model())
-    tw.compress(model, parse_recipe("qsdp"))  # compute=bf16, but the model is gathered in fp32
+    with pytest.raises(ConfigError, match=r"use thinwire\.compress"):
+        tw.shard(model, parse_recipe("qsdp"))
+    with pytest.raises(ConfigError, match="parse_recipe"):
+        tw.compress(model, "qsdp")  # type: ignore[arg-type]
+    tw.compress(model, parse_recipe("qsdp"))
+    with pytest.raises(StateError, match="compressed already"):
+        tw.compress(model, parse_recipe("qsdp"))
+    # compute=bf16, but the model is gathered in fp32
     with pytest.raises(ConfigError, match="param_dtype"):
         model(draw_tokens(0, rank))
 

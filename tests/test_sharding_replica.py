@@ -121,6 +121,25 @@ def test_no_write_to_the_weights_goes_unseen() -> None:
     run_world(writes_body, 2)
 
 
+def permuted_body(rank: int, size: int) -> None:
+    """Rows that change places leave every sum over the weights as it was."""
+    model = tw.shard(make_model(0), parse_recipe(THIN))
+    tokens = draw_tokens(0, 0)[:, :-1]
+    with torch.no_grad():
+        before = model(tokens).clone()
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        for parameter in model.parameters():
+            local = cast(DTensor, parameter).to_local()
+            local.copy_(local.flip(0))
+        assert not torch.allclose(model(tokens), before)
+
+
+def test_a_permutation_of_rows_is_seen() -> None:
+    run_world(permuted_body, 2)
+
+
 def one_rank_writes_body(rank: int, size: int) -> int:
     model = tw.shard(make_model(0), parse_recipe(THIN))
     tokens = draw_tokens(0, 0)[:, :-1]

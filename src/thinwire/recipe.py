@@ -223,6 +223,11 @@ def _check_contradictions(recipe: Recipe) -> None:
             "recipe fields weights and compute: weights=fp32 would send what compute=bf16 rounds "
             "away; use weights=bf16, or compute=fp32"
         )
+    if recipe.stage == 0 and not parse_format(recipe.weights).is_cast:
+        raise ConfigError(
+            "recipe fields weights and stage: stage 0 sends no weights, so "
+            f"weights={recipe.weights} would not be in effect; leave it out, or use stage=3"
+        )
     if recipe.grads_within is not None and recipe.stage == 0:
         raise ConfigError(
             "recipe fields grads_within and stage: two hops need sharded gradients; "

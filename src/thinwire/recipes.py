@@ -95,7 +95,7 @@ def sdp4bit(**fields: Any) -> Recipe:
 
 
 def thin(**fields: Any) -> Recipe:
-    """The project's own best: int4 deltas into a bf16 replica, int4 gradients in two hops."""
+    """The project's own best: int4 deltas into a bf16 replica; gradients int8, then int4."""
     defaults = {
         "weights": "int4/128+bf16scale",
         "replica": "rank/bf16",

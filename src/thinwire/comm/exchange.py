@@ -22,10 +22,11 @@ from torch import Tensor
 
 from thinwire.comm.topology import Peers
 
-__all__ = ["exchange", "gather", "gather_in_ring"]
+__all__ = ["MAIN_THREAD_TAG", "exchange", "gather", "gather_in_ring"]
 
-# a gather and an exchange may be under way at once, the one in a thread of its own
-EXCHANGE_TAG, GATHER_TAG = 1, 2
+# Of the same pair of ranks, a job's exchange or gather in the wire thread and a gather in the main
+# thread may be under way at once: each kind has a tag of its own.
+EXCHANGE_TAG, GATHER_TAG, MAIN_THREAD_TAG = 1, 2, 3
 
 
 def exchange(outgoing: Sequence[Tensor], incoming: Sequence[Tensor], peers: Peers) -> None:
@@ -46,7 +47,9 @@ def exchange(outgoing: Sequence[Tensor], incoming: Sequence[Tensor], peers: Peer
     _in_rounds(outgoing, incoming, peers, EXCHANGE_TAG)
 
 
-def gather(payload: Tensor, gathered: Sequence[Tensor], peers: Peers) -> None:
+def gather(
+    payload: Tensor, gathered: Sequence[Tensor], peers: Peers, *, tag: int = GATHER_TAG
+) -> None:
     """Send ``payload`` to all peers and receive theirs, in rounds.
 
     Bytes sent per rank = (W - 1) * ``len(payload)``.
@@ -54,10 +57,11 @@ def gather(payload: Tensor, gathered: Sequence[Tensor], peers: Peers) -> None:
     Args:
         payload: a contiguous uint8 vector.
         gathered: for every one of the peers, a contiguous uint8 vector of the length that it sends.
-        peers: those who take part. Two gathers among the same peers must not run at once.
+        peers: those who take part. Two gathers of one tag among them must not run at once.
+        tag: ``GATHER_TAG`` in a job, ``MAIN_THREAD_TAG`` outside.
     """
     gathered[peers.rank].copy_(payload)
-    _in_rounds([payload] * peers.size, gathered, peers, GATHER_TAG)
+    _in_rounds([payload] * peers.size, gathered, peers, tag)
 
 
 def gather_in_ring(payload: Tensor, gathered: Tensor, peers: Peers) -> None:
@@ -76,7 +80,7 @@ def gather_in_ring(payload: Tensor, gathered: Tensor, peers: Peers) -> None:
     if not len(payload):
         return
     if peers.size == 2 and dist.get_backend(peers.group) == "gloo":
-        gather(payload, list(gathered), peers)
+        gather(payload, list(gathered), peers, tag=MAIN_THREAD_TAG)
     else:
         dist.all_gather_single(gathered.view(-1), payload, group=peers.group)
 

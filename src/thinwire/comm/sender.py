@@ -17,6 +17,7 @@ On an accelerator FSDP2's own streams overlap and no thread is used.
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Job", "Sender", "Ticket", "Transfer", "run_now"]
+__all__ = ["Job", "Sender", "Ticket", "Transfer", "run_now", "shared_sender"]
 
 # Jobs that may wait in line. Each holds its input alive; the limit bounds that memory.
 MAX_WAITING = 4
@@ -129,6 +130,16 @@ class Sender:
         if transfer is not None:
             transfer.run()
         self._codec.submit(_finish, running.job, running.ticket)
+
+
+@functools.cache
+def shared_sender() -> Sender:
+    """The one sender of this process.
+
+    Two models may be reduced in one backward pass, a generator and its discriminator, over the same
+    ranks. Exchanges among the same ranks pair up by their order alone, so all jobs are in one line.
+    """
+    return Sender()
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.comm.agreement import require_agreement
 from thinwire.comm.ledger import Ledger, LedgerReport
-from thinwire.comm.sender import Sender
+from thinwire.comm.sender import shared_sender
 from thinwire.comm.topology import Topology, discover_topology
 from thinwire.errors import ConfigError, StateError
 from thinwire.recipe import Recipe
@@ -25,6 +25,8 @@ from thinwire.sharding.support import check_supported
 from thinwire.sharding.wrap import wrap_ddp, wrap_fsdp
 
 __all__ = ["compress", "ledger", "ledger_of", "shard"]
+
+_WRAPPERS = (FSDPModule, DistributedDataParallel)
 
 _ledgers: weakref.WeakKeyDictionary[nn.Module, Ledger] = weakref.WeakKeyDictionary()
 
@@ -56,7 +58,13 @@ def shard(
         ConfigError: the recipe cannot be put into effect, or differs between ranks.
         StateError: ``torch.distributed`` is not initialized.
     """
-    check_supported(recipe)
+    _check_call(model, recipe)
+    wrapper = next((m for m in model.modules() if isinstance(m, _WRAPPERS)), None)
+    if wrapper is not None:
+        raise ConfigError(
+            f"the model is wrapped already ({type(wrapper).__name__}): use thinwire.compress on "
+            "it, or pass the plain model to thinwire.shard"
+        )
     topology = _agree(model, recipe)
     if recipe.stage == 0:
         if blocks is not None or mesh is not None:
@@ -90,7 +98,7 @@ def compress(model: nn.Module, recipe: Recipe, *, overlap: bool = True) -> None:
             into effect, or it differs between ranks.
         StateError: ``torch.distributed`` is not initialized.
     """
-    check_supported(recipe)
+    _check_call(model, recipe)
     is_ddp = isinstance(model, DistributedDataParallel)
     if is_ddp != (recipe.stage == 0):
         wrapped, fitting = ("DDP", "stage=0") if is_ddp else ("FSDP2", "stage=2 or stage=3")
@@ -135,6 +143,20 @@ def ledger_of(model: nn.Module) -> Ledger:
     return _ledgers[model]
 
 
+def _check_call(model: nn.Module, recipe: Recipe) -> None:
+    if not isinstance(recipe, Recipe):
+        raise ConfigError(
+            f"a recipe is expected, not {recipe!r}: use thinwire.recipes.zeropp(), or "
+            "thinwire.recipes.parse_recipe(text)"
+        )
+    check_supported(recipe)
+    if model in _ledgers:
+        raise StateError(
+            "this model's traffic is compressed already, and what is plugged in cannot be taken "
+            "out: build the model anew for another recipe"
+        )
+
+
 def _agree(model: nn.Module, recipe: Recipe) -> Topology:
     topology = discover_topology()
     # two names for the same fields are no disagreement
@@ -146,7 +168,7 @@ def _agree(model: nn.Module, recipe: Recipe) -> Topology:
 
 def _attach(model: nn.Module, recipe: Recipe, topology: Topology, *, overlap: bool) -> None:
     books = Ledger()
-    sender = Sender() if overlap and dist.get_backend() == "gloo" else None
+    sender = shared_sender() if overlap and dist.get_backend() == "gloo" else None
     compression = Compression(recipe, topology, books, sender)
     if all(parameter.device.type == "cpu" for parameter in model.parameters()):
         compile_in_turn(recipe, topology)

@@ -1,9 +1,4 @@
-"""What the sockets of one model share, and the rule for leaving work to the sending threads.
-
-Note: one sender per process. Two models may be reduced in one backward pass, a generator and its
-discriminator, over the same ranks. Exchanges among the same ranks pair up by their order alone, so
-all models put their jobs into one line.
-"""
+"""What the sockets of one model share, and the rule for leaving work to the sending threads."""
 
 from __future__ import annotations
 
@@ -20,8 +15,6 @@ from thinwire.sharding.units import Unit
 from thinwire.wire.feedback import NO_FEEDBACK, Feedback, Residuals
 
 __all__ = ["Compression", "in_backward"]
-
-_line_of_process: dict[str, Sender] = {}
 
 
 @dataclass(slots=True)
@@ -45,10 +38,8 @@ class Compression:
     _watched_pass: int = -1
 
     def __post_init__(self) -> None:
-        """Residuals are the model's own; the line of jobs is the whole process's."""
+        """Make the residuals, which are the model's own."""
         self.feedback = Residuals() if self.recipe.feedback else NO_FEEDBACK
-        if self.sender is not None:
-            self.sender = _line_of_process.setdefault("sender", self.sender)
 
     def reduce_later(self, job: Job) -> None:
         """Reduce gradients beside compute; ``backward()`` does not return before it is done.

@@ -21,8 +21,10 @@ from thinwire.comm.layout import ShardLayout
 from thinwire.comm.ledger import Ledger
 from thinwire.comm.sender import Job, run_now
 from thinwire.comm.topology import Topology
+from thinwire.errors import ConfigError
 from thinwire.sharding.compression import Compression
 from thinwire.sharding.slots import collect, deal_out, even_piece
+from thinwire.sharding.units import CAST_NAMES
 from thinwire.wire.key import Key
 
 __all__ = ["attach"]
@@ -119,6 +121,12 @@ def attach(model: DistributedDataParallel, compression: Compression) -> None:
         model: the DDP module; it must not have a hook yet.
         compression: what all sockets of the model share.
     """
+    odd = [n for n, p in model.module.named_parameters() if p.dtype not in CAST_NAMES]
+    if odd and not compression.recipe.is_uncompressed:
+        raise ConfigError(
+            f"recipe {compression.recipe.name}: gradients of parameter {odd[0]} are not in fp32, "
+            "bf16 or fp16, and cannot be compressed; convert the model, or use recipe ddp"
+        )
     hook = (
         StockHook(model, compression.topology, compression.ledger)
         if compression.recipe.is_uncompressed

@@ -40,6 +40,7 @@ __all__ = [
     "check_compute_dtype",
 ]
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 WEIGHTS, GRADS = 1, 2  # separate the random numbers of the two directions
 
 
@@ -219,7 +220,8 @@ class CompressedAllGather(Socket):
 
     def _buffer_dtypes(self, slot_bytes: int) -> list[torch.dtype]:
         """The dtype of every parameter in a buffer of bytes: its own, or the one it is cast to."""
-        for param_dtype in (None, torch.bfloat16, torch.float32, torch.float16):
+        compute = DTYPES[self.compression.recipe.compute]
+        for param_dtype in (compute, None):
             dtypes = [
                 param_dtype if param_dtype and member.dtype.is_floating_point else member.dtype
                 for member in self.unit.members
@@ -229,7 +231,8 @@ class CompressedAllGather(Socket):
                 return dtypes
         raise ConfigError(
             f"the {slot_bytes} bytes that FSDP2 gathers for module {self.unit.name or '(root)'} "
-            "do not match its parameters; attach compression again after changing them"
+            f"are neither its parameters as they are nor cast to {compute}: wrap the model with "
+            "MixedPrecisionPolicy(param_dtype=...) to match the recipe's compute"
         )
 
 

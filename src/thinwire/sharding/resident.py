@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from thinwire.comm.exchange import gather
+from thinwire.comm.exchange import MAIN_THREAD_TAG, gather
 from thinwire.comm.hierarchy import TwoLevels
 from thinwire.comm.layout import ShardLayout
 from thinwire.comm.ledger import BF16_BYTES, Ledger
@@ -66,7 +66,7 @@ class Resident:
         if odd:
             raise ConfigError(
                 f"recipe {recipe.name}: a resident replica holds floating point parameters, but "
-                f"{odd[0]} is not; pass it to fully_shard as ignored, or use replica=none"
+                f"{odd[0]} is not; pass it to fully_shard as ignored, or leave replica out"
             )
         self.unit = unit
         self._is_split = recipe.replica is not None and recipe.replica.startswith("host")
@@ -78,13 +78,12 @@ class Resident:
         device = unit.members[0].parameter.device
         self._rows = torch.zeros((kept, unit.slot_numel), dtype=DTYPES[str(fmt)], device=device)
         self._exact = _exact_ranges(unit)
-        self._fingerprint: tuple[int, int] | None = None
-        self._shard: Tensor | None = None
+        self._sent: Tensor | None = None  # the shard that the replica was last told of
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the replica takes on this rank."""
-        return self._rows.nbytes
+        """Bytes of memory that the replica takes on this rank, with the shard it was told of."""
+        return self._rows.nbytes + 4 * self.unit.slot_numel
 
     @property
     def _own_row(self) -> Tensor:
@@ -101,11 +100,10 @@ class Resident:
         shard = self._read_shard()
         if shard is None:
             return Change.NONE  # whole at the moment: FSDP2 will not gather it
-        fingerprint = _fingerprint(shard)
-        if fingerprint == self._fingerprint:
+        is_first = self._sent is None
+        if self._sent is not None and _same_bits(shard, self._sent):
             return Change.NONE
-        is_first, self._fingerprint = self._fingerprint is None, fingerprint
-        self._shard = shard
+        self._sent = shard
         # written so that a NaN anywhere asks for a refresh too
         is_small = bool((shard - self._own_row).norm() <= LARGE_CHANGE * shard.norm())
         return Change.DELTA if is_small and not is_first else Change.REFRESH
@@ -176,7 +174,8 @@ class Resident:
             (levels.within.size, *self._rows.shape), dtype=self._rows.dtype, device=output.device
         )
         own = self._rows.view(-1).view(torch.uint8)
-        gather(own, [part.view(-1).view(torch.uint8) for part in gathered], levels.within)
+        parts = [part.view(-1).view(torch.uint8) for part in gathered]
+        gather(own, parts, levels.within, tag=MAIN_THREAD_TAG)
         by_host = output.view(levels.across.size, levels.within.size, -1)
         by_host.copy_(gathered.transpose(0, 1))
         self._ledger.record(
@@ -197,14 +196,13 @@ class Resident:
         packing = layout.packings[self._levels.peers.rank]
         payload = torch.empty(packing.wire_bytes, dtype=torch.uint8, device=self._rows.device)
         # a rank whose shard did not change has something to refine all the same
-        shard, self._shard = self._shard, None
-        values = self._read_shard() if shard is None else shard
-        assert values is not None  # all ranks' parameters are sharded, or none's
+        shard = self._sent
+        assert shard is not None  # examined before every update
+        values = shard
         if change == Change.DELTA:
-            exact = [values[start:stop].clone() for start, stop in self._exact]
-            values.sub_(self._own_row)
-            for (start, stop), kept in zip(self._exact, exact, strict=True):
-                values[start:stop] = kept
+            values = shard - self._own_row
+            for start, stop in self._exact:
+                values[start:stop] = shard[start:stop]
         packing.encode_into(values, payload, key)
         return payload
 
@@ -241,7 +239,6 @@ def _exact_ranges(unit: Unit) -> list[tuple[int, int]]:
     return ranges
 
 
-def _fingerprint(shard: Tensor) -> tuple[int, int]:
-    """Two sums over the bits of a shard, one with carries and one without."""
-    bits = shard.view(torch.int32)
-    return int(bits.sum(dtype=torch.int64)), int(torch.hash_tensor(bits).view(torch.int64))
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    """Equality of every bit: a NaN is the same as itself, a zero is not minus zero."""
+    return torch.equal(one.view(torch.int32), other.view(torch.int32))

@@ -101,7 +101,7 @@ def _reshard_after_forward(recipe: Recipe, topology: Topology) -> bool | int | N
     if per_host is None:
         raise ConfigError(
             f"recipe {recipe.name}: replica=host needs the same number of consecutive ranks on "
-            "every host; start as many ranks on each host, or use replica=none"
+            "every host; start as many ranks on each host, or leave replica out"
         )
     # one rank per host holds the whole replica, which to FSDP2 is not resharding at all
     return False if per_host == 1 else per_host
