@@ -46,10 +46,20 @@ LOGARITHMIC = tuple(
     for options in ("", "+stochastic", "+bf16scale", "+stochastic+bf16scale")
 )
 SIGN = ("sign/8", "sign/24", "sign/128+bf16scale")
-CLIPPED = ("int4/24+clip=90", "int8/128+stochastic+clip=97.5", "int4/128+asym+clip=95")
-CLIPPED += ("int3/24+asym+clip=75+bf16scale", "log5/24+clip=90", "log4/128+stochastic+clip=99")
-LEARNED = ("int2/24+levels", "int4/128+levels+bf16scale", "int6/24+levels")
-LEARNED += ("int4/128+clip=95+levels",)
+CLIPPED = (
+    "int4/24+clip=90",
+    "int8/128+stochastic+clip=97.5",
+    "int4/128+asym+clip=95",
+    "int3/24+asym+clip=75+bf16scale",
+    "log5/24+clip=90",
+    "log4/128+stochastic+clip=99",
+)
+LEARNED = (
+    "int2/24+levels",
+    "int4/128+levels+bf16scale",
+    "int6/24+levels",
+    "int4/128+clip=95+levels",
+)
 ROTATED = tuple(
     f"{family}/{block}{options}"
     for family in ("int4", "int8")

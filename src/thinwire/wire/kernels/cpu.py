@@ -1,33 +1,20 @@
-"""Codecs for CPU tensors that run the compiled loops of this package."""
+"""The codec of family ``int`` for CPU tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import torch
-from numba.core import config
 from torch import Tensor
 
 from thinwire.formats import WireFormat
 from thinwire.wire.codec import Codec
 from thinwire.wire.kernels import rounding, uniform
-from thinwire.wire.kernels.halves import BFLOAT16, FLOAT16, FLOAT32
-from thinwire.wire.kernels.tiles import Plan
+from thinwire.wire.kernels.plans import bytes_of, plan_of
 from thinwire.wire.key import Key
 from thinwire.wire.levels import Levels, draw_shift
 
-__all__ = ["UniformKernel", "kernel_codec"]
-
-_KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
-
-
-def kernel_codec(fmt: WireFormat) -> Codec | None:
-    """The compiled codec of a format, or None where there is none and the reference serves."""
-    if config.DISABLE_JIT:  # type: ignore[attr-defined]  # a debugging setting of Numba, under which nothing is compiled
-        return None
-    return UniformKernel(fmt) if fmt.family == "int" else None
+__all__ = ["UniformKernel"]
 
 
 class UniformKernel(Codec):
@@ -54,20 +41,20 @@ class UniformKernel(Codec):
         )
 
     def _encode(self, x: Tensor, out: Tensor, key: Key) -> None:
-        plan = self._plan(x)
+        plan = plan_of(self.format, x)
         levels = self._levels._replace(key=key.signed_value)
         payload = out.numpy()
         payload[plan.codes_end :] = 0
         if "shift" in self.format.options:
             levels = levels._replace(shift=np.float32(draw_shift(key, self.format.bits)))
             payload[: plan.scales_at].view(np.float32)[0] = levels.shift
-        uniform.encode(_bytes_of(x), payload, plan, levels, 0, plan.num_blocks)
+        uniform.encode(bytes_of(x), payload, plan, levels, 0, plan.num_blocks)
 
     def _decode(self, payload: Tensor, out: Tensor) -> None:
         self._decode_sum([payload], out)
 
     def _decode_sum(self, payloads: Sequence[Tensor], out: Tensor) -> None:
-        plan = self._plan(out)
+        plan = plan_of(self.format, out)
         addresses = np.array([payload.data_ptr() for payload in payloads], np.int64)
         shifts = np.zeros(len(payloads), np.float32)
         if plan.scales_at:
@@ -75,25 +62,5 @@ class UniformKernel(Codec):
                 shifts[index] = payload.numpy()[: plan.scales_at].view(np.float32)[0]
         size = payloads[0].numel()
         uniform.decode(
-            addresses, shifts, size, _bytes_of(out), plan, self._levels, 0, plan.num_blocks
+            addresses, shifts, size, bytes_of(out), plan, self._levels, 0, plan.num_blocks
         )
-
-    def _plan(self, values: Tensor) -> Plan:
-        assert self.format.block is not None
-        layout = self.format.layout(values.numel())
-        return Plan(
-            numel=values.numel(),
-            block=self.format.block,
-            kind=_KINDS[values.dtype],
-            bits=self.format.bits,
-            num_blocks=layout.num_blocks,
-            block_bytes=self.format.code_bytes(self.format.block),
-            scales_at=layout.scales_at,
-            zeros_at=layout.zeros_at,
-            codes_at=layout.codes_at,
-            codes_end=layout.codes_end,
-        )
-
-
-def _bytes_of(values: Tensor) -> Any:
-    return values.detach().view(torch.uint8).numpy()

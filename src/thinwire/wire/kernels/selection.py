@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from numba.core import config
 
 from thinwire.formats import WireFormat
 from thinwire.wire.codec import Codec
-from thinwire.wire.kernels import cpu
 from thinwire.wire.kernels.casts import CastKernel
+from thinwire.wire.kernels.cpu import UniformKernel
+from thinwire.wire.kernels.signs import SignKernel
 
 __all__ = ["kernel_codec"]
 
-# What the tiles of family ``int`` do not do.
+_KERNELS: dict[str, Callable[[WireFormat], Codec]] = {
+    "bf16": CastKernel,
+    "fp16": CastKernel,
+    "int": UniformKernel,
+    "sign": SignKernel,
+}
+# What no compiled loop does.
 _REFERENCE_ONLY = frozenset({"clip", "levels", "hadamard"})
 
 
@@ -19,6 +28,5 @@ def kernel_codec(fmt: WireFormat) -> Codec | None:
     """The compiled codec of a format, or None where there is none and the reference serves."""
     if config.DISABLE_JIT:  # type: ignore[attr-defined]  # a debugging setting of Numba
         return None
-    if fmt.family == "int":
-        return None if fmt.options & _REFERENCE_ONLY else cpu.kernel_codec(fmt)
-    return CastKernel(fmt) if fmt.family in ("bf16", "fp16") else None
+    kernel = _KERNELS.get(fmt.family)
+    return kernel(fmt) if kernel is not None and not fmt.options & _REFERENCE_ONLY else None

@@ -49,7 +49,7 @@ def narrow_into(source: Tensor, target: Tensor) -> None:
 
 def stretches(values: Tensor) -> tuple[Tensor, ...]:
     """Views of consecutive elements, short enough to stay in a near cache."""
-    return values.split(_STRETCH_ELEMENTS)
+    return torch.split(values, _STRETCH_ELEMENTS)
 
 
 def _is_plain(values: Tensor, dtype: torch.dtype) -> bool:

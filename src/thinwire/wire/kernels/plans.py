@@ -1,0 +1,39 @@
+"""A tensor and its payload as numbers and bytes, for a compiled loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinwire.formats import WireFormat
+from thinwire.wire.kernels.halves import BFLOAT16, FLOAT16, FLOAT32
+from thinwire.wire.kernels.tiles import Plan
+
+__all__ = ["bytes_of", "plan_of"]
+
+_KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
+
+
+def plan_of(fmt: WireFormat, values: Tensor) -> Plan:
+    """Where things lie in ``values`` and in its payload."""
+    assert fmt.block is not None
+    layout = fmt.layout(values.numel())
+    return Plan(
+        numel=values.numel(),
+        block=fmt.block,
+        kind=_KINDS[values.dtype],
+        bits=fmt.bits,
+        num_blocks=layout.num_blocks,
+        block_bytes=fmt.code_bytes(fmt.block),
+        scales_at=layout.scales_at,
+        zeros_at=layout.zeros_at,
+        codes_at=layout.codes_at,
+        codes_end=layout.codes_end,
+    )
+
+
+def bytes_of(values: Tensor) -> Any:
+    """The memory of a tensor as a uint8 array."""
+    return values.detach().view(torch.uint8).numpy()

@@ -1,0 +1,230 @@
+"""The family ``sign``: mean magnitudes by folding, and sign bits gathered into bytes.
+
+The order of the sum is that of `thinwire.wire.reference.sign.fold`: each half is added to the other
+until one number is left. The usual block of 128 has loops whose lengths the compiler knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from thinwire.formats import WireFormat
+from thinwire.wire.codec import Codec
+from thinwire.wire.kernels import scales, tiles
+from thinwire.wire.kernels.compiled import entry, loop
+from thinwire.wire.kernels.halves import FLOAT32, narrow
+from thinwire.wire.kernels.memory import bytes_at
+from thinwire.wire.kernels.plans import bytes_of, plan_of
+from thinwire.wire.key import Key
+from thinwire.wire.scales import ScaleRule
+
+__all__ = ["SignKernel"]
+
+_SMALL_PART = np.float32(2.0**-24)
+_LANES = 16
+_NOTHING = np.empty(0, np.uint8)
+_ONE = np.int32(1)
+
+
+class _Rule(NamedTuple):
+    """`thinwire.wire.scales.ScaleRule` as numbers for a loop."""
+
+    added: int
+    mask: int
+    largest: int
+
+
+class SignKernel(Codec):
+    """The family ``sign`` without rotation."""
+
+    def __init__(self, fmt: WireFormat) -> None:
+        super().__init__(fmt)
+        rule = ScaleRule.for_levels(reach=1.0, narrow="bf16scale" in fmt.options, up=False)
+        largest = int(np.float32(rule.largest).view(np.int32))
+        self._rule = _Rule(added=rule.added, mask=rule.mask, largest=largest)
+
+    def _encode(self, x: Tensor, out: Tensor, key: Key) -> None:
+        del key
+        plan = plan_of(self.format, x)
+        payload = out.numpy()
+        payload[plan.codes_end :] = 0
+        _encode_tiles(bytes_of(x), payload, plan, self._rule)
+
+    def _decode(self, payload: Tensor, out: Tensor) -> None:
+        self._decode_sum([payload], out)
+
+    def _decode_sum(self, payloads: Sequence[Tensor], out: Tensor) -> None:
+        plan = plan_of(self.format, out)
+        addresses = np.array([payload.data_ptr() for payload in payloads], np.int64)
+        _decode_tiles(addresses, payloads[0].numel(), bytes_of(out), plan)
+
+
+@entry
+def _encode_tiles(x: Any, out: Any, plan: tiles.Plan, rule: _Rule) -> None:
+    tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
+    widened = np.empty(0 if plan.kind == FLOAT32 else tile_blocks * plan.block, np.float32)
+    sums = np.empty(tile_blocks * plan.block, np.float32)
+    means, finite = np.empty(tile_blocks, np.float32), np.empty(tile_blocks, np.int32)
+    step_bytes = tiles.element_bytes(plan)
+    block = 0
+    while block < plan.num_blocks:
+        tile = tiles.next_tile(plan, block, plan.num_blocks, tile_blocks)
+        start = block * plan.block * step_bytes
+        stop = start + tile.num_blocks * tile.width * step_bytes
+        values = tiles.load_values(x[start:stop], plan, widened)
+        packed = tiles.codes_of(out, plan, tile)
+        done, bits = means[: tile.num_blocks], finite[: tile.num_blocks]
+        if tile.width == 8 * _LANES:
+            _sums_of_128(values, sums, done)
+            _signs_of_128(values.view(np.int32), packed)
+        else:
+            _sums(values, tile.width, np.float32(1), sums, done)
+            _signs(values.view(np.int32), tile.width, packed)
+        _finish(values, tile.width, sums, done, bits)
+        scales.clear_codes(bits, packed)
+        scales.round_scales(done, bits, rule.added, rule.mask, rule.largest)
+        scales.store_scales(done, tile.block, tiles.scales_of(out, plan), plan.num_blocks)
+        block += tile.num_blocks
+
+
+@loop
+def _finish(values: Any, width: int, sums: Any, means: Any, finite: Any) -> None:
+    """Sums to means; float bits below `INFINITY` where the block is finite.
+
+    A sum that is not finite is looked at again: it may have overflowed.
+    """
+    size = np.float32(width)
+    for block in range(means.size):
+        means[block] /= size
+        finite[block] = 0
+        if not means[block] < np.float32(np.inf):
+            some = values[block * width : (block + 1) * width]
+            _sums(some, width, _SMALL_PART, sums, means[block : block + 1])
+            means[block] = means[block] / size / _SMALL_PART
+            scales.magnitudes(some, width, _NOTHING, finite[block : block + 1])
+
+
+@loop
+def _sums_of_128(values: Any, sums: Any, out: Any) -> None:
+    """The sum of magnitudes of blocks of 128, as `_sums` forms it, with all lengths known."""
+    for block in range(out.size):
+        v, s = np.uint64(block * 128), np.uint64(block * 16)
+        for lane in range(16):
+            i = v + np.uint64(lane)
+            even = np.abs(values[i]) + np.abs(values[i + np.uint64(64)])
+            even += np.abs(values[i + np.uint64(32)]) + np.abs(values[i + np.uint64(96)])
+            odd = np.abs(values[i + np.uint64(16)]) + np.abs(values[i + np.uint64(80)])
+            odd += np.abs(values[i + np.uint64(48)]) + np.abs(values[i + np.uint64(112)])
+            sums[s + np.uint64(lane)] = even + odd
+    for block in range(out.size):
+        out[block] = _sum_of_16(sums[block * 16 : block * 16 + 16])
+
+
+@loop
+def _sum_of_16(s: Any) -> Any:
+    """Half added to half, in registers: short loops over memory take longer than all the rest."""
+    a, b = (s[0] + s[8]) + (s[4] + s[12]), (s[2] + s[10]) + (s[6] + s[14])
+    c, d = (s[1] + s[9]) + (s[5] + s[13]), (s[3] + s[11]) + (s[7] + s[15])
+    return (a + b) + (c + d)
+
+
+@loop
+def _signs_of_128(bits: Any, packed: Any) -> None:
+    """Sign bits of blocks of 128 as planes of width 1: 16 bytes a block."""
+    for block in range(packed.size // 16):
+        v, p = np.uint64(block * 128), np.uint64(block * 16)
+        for lane in range(16):
+            i = v + np.uint64(lane)
+            byte = np.uint32(0)
+            for place in range(8):
+                sign = np.uint32(bits[i + np.uint64(16 * place)]) >> np.uint32(31)
+                byte = np.uint32(byte | np.uint32(sign << np.uint32(place)))
+            packed[p + np.uint64(lane)] = np.uint8(byte)
+
+
+@loop
+def _sums(values: Any, width: int, part: Any, sums: Any, out: Any) -> None:
+    """The sum of magnitudes, times ``part``, of blocks of any width."""
+    power = 1
+    while power < width:
+        power *= 2
+    for block in range(out.size):
+        start, half = np.uint64(block * width), power // 2
+        paired = width - half if half else 0
+        for i in range(np.uint64(width)):
+            sums[i] = np.abs(values[start + i]) * part
+        for i in range(np.uint64(paired)):
+            sums[i] += sums[i + np.uint64(half)]
+        while half > 1:
+            half //= 2
+            for i in range(np.uint64(half)):
+                sums[i] += sums[i + np.uint64(half)]
+        out[block] = sums[0]
+
+
+@loop
+def _signs(bits: Any, width: int, packed: Any) -> None:
+    """Sign bits of blocks of any width as planes of width 1."""
+    stretch = (width + 7) // 8
+    for block in range(packed.size // stretch):
+        p = np.uint64(block * stretch)
+        for lane in range(stretch):
+            packed[p + np.uint64(lane)] = 0
+        for place in range(8):
+            start = block * width + place * stretch
+            stop = min(start + stretch, (block + 1) * width)
+            for i in range(np.uint64(max(0, stop - start))):
+                sign = np.uint32(bits[np.uint64(start) + i]) >> np.uint32(31)
+                packed[p + i] = np.uint8(packed[p + i] | np.uint8(sign << np.uint32(place)))
+
+
+@entry
+def _decode_tiles(addresses: Any, size: int, out: Any, plan: tiles.Plan) -> None:
+    tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
+    wide = np.empty(0 if plan.kind == FLOAT32 else tile_blocks * plan.block, np.float32)
+    means = np.empty(tile_blocks, np.float32)
+    step_bytes = tiles.element_bytes(plan)
+    block = 0
+    while block < plan.num_blocks:
+        tile = tiles.next_tile(plan, block, plan.num_blocks, tile_blocks)
+        numel = tile.num_blocks * tile.width
+        start = block * plan.block * step_bytes
+        target = out[start : start + numel * step_bytes]
+        values = target.view(np.float32) if plan.kind == FLOAT32 else wide[:numel]
+        for index in range(addresses.size):
+            payload = bytes_at(addresses[index], size)
+            section = tiles.scales_of(payload, plan)
+            scales.load_scales(section, plan.num_blocks, tile.block, means[: tile.num_blocks])
+            packed = tiles.codes_of(payload, plan, tile)
+            _spread_signs(packed, tile.width, means[: tile.num_blocks], index > 0, values)
+        if plan.kind != FLOAT32:
+            narrow(values, plan.kind, target.view(np.uint16))
+        block += tile.num_blocks
+
+
+@loop
+def _spread_signs(packed: Any, width: int, means: Any, add: bool, out: Any) -> None:
+    """The mean of each block with the sign of each bit, written or added."""
+    stretch = (width + 7) // 8
+    for block in range(means.size):
+        mean, p = means[block], np.uint64(block * stretch)
+        for place in range(8):
+            start = block * width + place * stretch
+            size = np.uint64(max(0, min(stretch, (block + 1) * width - start)))
+            first = np.uint64(start)
+            if add:
+                for i in range(size):
+                    out[first + i] += _signed(packed[p + i], place, mean)
+            else:
+                for i in range(size):
+                    out[first + i] = _signed(packed[p + i], place, mean)
+
+
+@loop
+def _signed(byte: Any, place: int, mean: Any) -> Any:
+    bit = np.int32(np.int32(byte) >> np.int32(place)) & _ONE
+    return (np.float32(1) - np.float32(2) * np.float32(bit)) * mean
