@@ -23,7 +23,8 @@ CELLS = {
         ("--hosts", "2", "--ranks", "2", "--link", "200mbit", *COMMON),
     ),
 }
-RECIPES = "zero3:compute=fp32,zero3,zero3:compute=fp32:weights=bf16,qsdp,zeropp:replica=none,zeropp,sdp4bit,thin"
+RECIPES = "zero3:compute=fp32,zero3,zero3:compute=fp32:weights=bf16,qsdp,"
+RECIPES += "zeropp:replica=none,zeropp,sdp4bit,thin"
 
 
 def main() -> None:

@@ -25,8 +25,8 @@ from thinwire.comm.topology import Peers
 __all__ = ["MAIN_THREAD_TAG", "exchange", "gather", "gather_in_ring"]
 
 # Of the same pair of ranks, a job's exchange or gather in the wire thread and a gather in the main
-# thread may be under way at once: each kind has a tag of its own.
-EXCHANGE_TAG, GATHER_TAG, MAIN_THREAD_TAG = 1, 2, 3
+# thread may be under way at once: each kind has a tag of its own, far from those that users choose.
+EXCHANGE_TAG, GATHER_TAG, MAIN_THREAD_TAG = 0x7417001, 0x7417002, 0x7417003
 
 
 def exchange(outgoing: Sequence[Tensor], incoming: Sequence[Tensor], peers: Peers) -> None:
