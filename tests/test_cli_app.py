@@ -232,3 +232,27 @@ def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
     os.close(writing)
     assert done.returncode == 1
     assert done.stderr == ""
+
+
+ESTIMATE = [sys.executable, "-m", "thinwire", "estimate", "--parameters", "1e6", "--link", "1gbit"]
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*ESTIMATE, "--latency", "1ms"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "No space left" in done.stderr
+
+
+def test_a_closed_output_is_no_failure() -> None:
+    """A program may be started without a standard output; Python then has none to write to."""
+    code = "import os, sys; os.close(1); os.execv(sys.argv[1], sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *ESTIMATE, "--latency", "1ms"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

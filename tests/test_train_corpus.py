@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,16 @@ def test_a_cache_that_cannot_be_made_says_what_to_set(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(InputError, match="XDG_CACHE_HOME"):
         default_corpus()
+
+
+def test_random_bytes_are_no_text_even_without_many_nuls(tmp_path: Path) -> None:
+    path = tmp_path / "noise"
+    path.write_bytes(random.Random(0).randbytes(100_000))
+    with pytest.raises(InputError, match="binary"):
+        open_corpus(path, scratch=tmp_path)
+
+
+def test_text_in_another_alphabet_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("\tΚαλημέρα, 你好, مرحبا\r\n" * 400, encoding="utf-8")
+    assert open_corpus(path, scratch=tmp_path).num_bytes == path.stat().st_size

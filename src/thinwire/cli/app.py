@@ -74,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Whatever is raised on purpose becomes one line on standard error. A fault of thinwire itself
     keeps its traceback, for it is to be reported.
     """
+    _replace_closed_streams()
     restored = signal.signal(signal.SIGTERM, _terminate)
     try:
         result = app(args=arguments, prog_name="thinwire", standalone_mode=False)
@@ -93,11 +94,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _TerminatedError:
         return _fail(TERMINATED, "terminated")
     except BrokenPipeError:
-        # whoever read our output has left; a second failure when Python flushes would be noise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # whoever read it has left
         return 1
+    except OSError as error:
+        _drop_output()
+        return _fail(1, f"reading or writing failed: {error}")
     finally:
         signal.signal(signal.SIGTERM, restored)
+
+
+def _replace_closed_streams() -> None:
+    """A program started with a closed stream (``>&-``) has none: what goes there goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def _drop_output() -> None:
+    """Spare the user a second failure, when Python flushes at exit what cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _TerminatedError(BaseException):

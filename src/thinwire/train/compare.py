@@ -152,6 +152,7 @@ class _Trainer:
         self._predict = predict
         self._spec = parse_model(request.model, seq_len=request.seq_len)
         _check_trainable(request.recipes)
+        _check_devices(request)
         self.corpus = _open_text(request, scratch)
         self._jobs = [self._write_job(index) for index in range(len(request.recipes))]
         _check_memory(request, self._spec)
@@ -226,6 +227,20 @@ def _check_trainable(recipes: tuple[Recipe, ...]) -> None:
 
     for recipe in recipes:
         check_supported(recipe)
+
+
+def _check_devices(request: CompareRequest) -> None:
+    """Every rank needs a device of its own, for all hosts are this machine."""
+    if request.device != "cuda":
+        return
+    import torch
+
+    found = torch.cuda.device_count()
+    if found < request.world:
+        raise ConfigError(
+            f"--device cuda needs a device for each of {request.world} ranks, and this machine has "
+            f"{found}; use --device cpu, or fewer --hosts and --ranks"
+        )
 
 
 def _open_text(request: CompareRequest, scratch: Path) -> Corpus:

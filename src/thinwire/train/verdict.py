@@ -69,7 +69,9 @@ def conclude(setting: Setting) -> str:
 
 def _judge_run(setting: Setting, first: Run, run: Run) -> Verdict:
     speedup = first.step_s.median / run.step_s.median
-    if speedup > 1 + NOISE:
+    if _in_each_others_range(first, run):
+        pays, words = None, "makes no difference in time here"
+    elif speedup > 1 + NOISE:
         pays, words = True, f"pays: a step is {speedup:.1f} times faster"
     elif speedup < 1 / (1 + NOISE):
         pays, words = False, f"does not pay here: a step takes {1 / speedup:.1f} times as long"
@@ -83,6 +85,12 @@ def _judge_run(setting: Setting, first: Run, run: Run) -> Verdict:
     if run.skipped_steps:
         text += f" {run.skipped_steps} steps were skipped: a gradient was not finite."
     return Verdict(recipe=run.recipe, pays=pays, text=text)
+
+
+def _in_each_others_range(first: Run, run: Run) -> bool:
+    """Whether each median may as well be a step of the other: scattered steps tell little."""
+    one, other = first.step_s, run.step_s
+    return one.min <= other.median <= one.max and other.min <= one.median <= other.max
 
 
 def _describe_first(setting: Setting, run: Run) -> str:
