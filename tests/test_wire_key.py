@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thinwire.wire import Key
-from thinwire.wire.key import mix64, random_halves, random_words
+from thinwire.wire.key import key_tensor, mix64, random_halves, random_words
+from wire_cases import CPU
 
 
 def test_every_part_of_a_key_counts() -> None:
@@ -49,7 +50,7 @@ def test_the_signed_value_has_the_same_64_bits(seed: int) -> None:
 
 
 def test_words_depend_on_block_and_position_alone() -> None:
-    key = Key(seed=5)
+    key = key_tensor(Key(seed=5), CPU)
     whole = random_words(key, torch.arange(10), 64)
     assert torch.equal(random_words(key, torch.tensor([7, 2]), 64), whole[[7, 2]])
     assert torch.equal(random_words(key, torch.arange(10), 16), whole[:, :16])
@@ -58,7 +59,7 @@ def test_words_depend_on_block_and_position_alone() -> None:
 
 
 def test_the_low_half_of_a_word_serves_the_first_half_of_a_block() -> None:
-    key = Key(seed=6)
+    key = key_tensor(Key(seed=6), CPU)
     words = random_words(key, torch.arange(3), 5)
     halves = random_halves(key, torch.arange(3), 9)  # odd: the middle element has a low half only
     assert torch.equal(halves[:, :5], words & 0xFFFF)
@@ -67,7 +68,7 @@ def test_the_low_half_of_a_word_serves_the_first_half_of_a_block() -> None:
 
 def test_halves_are_uniform_and_independent_of_their_neighbours() -> None:
     count = 2**20
-    halves = random_halves(Key(seed=9), torch.arange(count // 128), 128).double()
+    halves = random_halves(key_tensor(Key(seed=9), CPU), torch.arange(count // 128), 128).double()
     centred = (halves + 0.5) / 65536 - 0.5
     sigma = 1 / math.sqrt(12 * count)  # of the mean of uniform numbers
     assert centred.mean().abs() < 4 * sigma

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-__all__ = ["Key", "random_halves", "random_words"]
+__all__ = ["Key", "key_tensor", "random_halves", "random_words"]
 
 _MASK_64 = (1 << 64) - 1
 _MASK_32 = (1 << 32) - 1
@@ -78,10 +78,16 @@ def _as_word(value: str | int) -> int:
     return int.from_bytes(hashlib.blake2b(value.encode(), digest_size=8).digest(), "little")
 
 
-def random_words(key: Key, blocks: Tensor, width: int) -> Tensor:
+def key_tensor(key: Key, device: torch.device) -> Tensor:
+    """The key's 64 bits as a 0-D int64 tensor, so that compiled code does not depend on them."""
+    return torch.full((), key.signed_value, dtype=torch.int64, device=device)
+
+
+def random_words(key: Tensor, blocks: Tensor, width: int) -> Tensor:
     """Random words for ``width`` positions of every block in ``blocks``.
 
     Args:
+        key: as made by `key_tensor`.
         blocks: numbers of the blocks, int64, shape [rows].
         width: positions per block.
 
@@ -89,12 +95,12 @@ def random_words(key: Key, blocks: Tensor, width: int) -> Tensor:
         int64 of shape [rows, width], every value in 0 .. 2**32 - 1.
     """
     # int64 arithmetic wraps around like the kernels' unsigned one; only shifts need masks.
-    base = (_mix64_tensor(blocks + key.signed_value) & _MASK_32).unsqueeze(1)
+    base = (_mix64_tensor(blocks + key) & _MASK_32).unsqueeze(1)
     positions = torch.arange(width, dtype=torch.int64, device=blocks.device)
     return _mix32_tensor(base + positions & _MASK_32)
 
 
-def random_halves(key: Key, blocks: Tensor, width: int) -> Tensor:
+def random_halves(key: Tensor, blocks: Tensor, width: int) -> Tensor:
     """16 random bits for each of ``width`` elements of every block: int64 in 0 .. 65535.
 
     One word serves two elements: its low half an element of the first half of the block, its high

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from thinwire.formats import WireFormat
 from thinwire.wire.codec import Codec
-from thinwire.wire.key import Key, random_halves
+from thinwire.wire.key import Key, key_tensor, random_halves
 from thinwire.wire.reference.narrow import narrow
 from thinwire.wire.reference.planes import pack, unpack
 from thinwire.wire.reference.rotation import rotated, unrotated
@@ -44,17 +44,20 @@ class EncodedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomRows:
-    """The random numbers of some rows: drawn when asked for, always the same."""
+    """The random numbers of some rows: drawn when asked for, always the same.
 
-    key: Key
-    first_block: int
+    Attributes:
+        key: as made by `thinwire.wire.key.key_tensor`.
+        blocks: int64, [rows], the number of each row's block.
+    """
+
+    key: Tensor
+    blocks: Tensor
 
     def centred(self, values: Tensor) -> Tensor:
         """One number in (-1/2, 1/2) per element: 16 random bits and a half step, mean 0."""
-        rows, width = values.shape
-        last_block = self.first_block + rows
-        blocks = torch.arange(self.first_block, last_block, device=values.device)
-        return (random_halves(self.key, blocks, width).float() + 0.5) / 65536 - 0.5
+        halves = random_halves(self.key, self.blocks, values.shape[1])
+        return (halves.float() + 0.5) / 65536 - 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,9 @@ class _RowGroup:
     def values_of(self, flat: Tensor) -> Tensor:
         last_element = self.first_element + self.num_blocks * self.width
         return flat[self.first_element : last_element].view(self.num_blocks, self.width)
+
+    def blocks(self, device: torch.device) -> Tensor:
+        return torch.arange(self.first_block, self.first_block + self.num_blocks, device=device)
 
     def scales_of(self, scales: Tensor) -> Tensor:
         return scales[self.first_block : self.first_block + self.num_blocks]
@@ -132,11 +138,12 @@ class BlockedReference(Codec):
     def _encode(self, x: Tensor, out: Tensor, key: Key) -> None:
         parts = _Parts(out, self.format, x.numel())
         parts.padding.zero_()
+        bits = key_tensor(key, x.device)
         head = self._head(x, key)
         if head is not None:
             parts.head.copy_(head)
         for group, values in self._rows_of(x):
-            random = RandomRows(key=key, first_block=group.first_block)
+            random = RandomRows(key=bits, blocks=group.blocks(x.device))
             rows = self._encode_rows(values, random, parts.head)
             group.scales_of(parts.scales).copy_(narrow(rows.scales, parts.scales.dtype))
             if rows.zeros is not None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from thinwire.formats import WireFormat
 from thinwire.wire.codec import Codec
-from thinwire.wire.key import Key, random_halves
+from thinwire.wire.key import Key, key_tensor, random_halves
 from thinwire.wire.reference.narrow import narrow
 from thinwire.wire.scales import FLOAT32_MAX
 
@@ -95,7 +95,8 @@ class LowRankReference(Codec):
     def _first_columns(self, device: torch.device) -> Tensor:
         """Numbers in (-1/2, 1/2) that depend on nothing but the shape: [columns, factors]."""
         factors = torch.arange(self._layout.num_factors, device=device)
-        halves = random_halves(Key(parameter="lowrank"), factors, self._layout.columns)
+        key = key_tensor(Key(parameter="lowrank"), device)
+        halves = random_halves(key, factors, self._layout.columns)
         return ((halves.float() + 0.5) / 65536 - 0.5).T
 
 
