@@ -188,6 +188,8 @@ class _Trainer:
         launch(
             network,
             [sys.executable, "-m", "thinwire.train.worker", str(job_file)],
+            # a namespace has no names for its addresses, and c10d warns of each
+            environment={"TORCH_CPP_LOG_LEVEL": "ERROR"},
             on_line=tell,
         )
         run = Run.from_ranks(
