@@ -54,6 +54,9 @@ def _uniform(fmt: WireFormat, payload: Tensor, scales: Tensor, x: Tensor) -> Ten
         return ((distance + scales) * ARITHMETIC).clamp(min=256 * SMALLEST_SCALE)
     steps = 1.0 if "stochastic" in fmt.options else 0.5
     bound = steps * scales * ARITHMETIC
+    if "shift" in fmt.options:
+        # Near the largest float32 a scale stops growing, so that decoding stays finite.
+        bound += (magnitude - (top - 0.5) * scales).clamp(min=0)
     if "asym" not in fmt.options:
         if "clip" in fmt.options:
             bound += (magnitude - top * scales).clamp(min=0)
