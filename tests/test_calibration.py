@@ -21,7 +21,6 @@ from made_samples import (
 )
 from thinwire.errors import ConfigError, InputError, RankError
 from thinwire.lab import Layout
-from thinwire.lab.shaping import bucket_bytes
 from thinwire.planner.hardware import Cluster
 from thinwire.planner.request import ClusterRequest
 from thinwire.train.calibration.calibration import (
@@ -84,7 +83,6 @@ class TestFit:
         assert cluster.link.bytes_per_s == pytest.approx(LINK_BYTES_PER_S, rel=1e-5)
         assert cluster.link.latency_s == pytest.approx(LATENCY_S, rel=1e-4)
         assert cluster.backend.call_s == pytest.approx(CALL_S, rel=1e-4)
-        assert cluster.link.burst_bytes == bucket_bytes(8 * LINK_BYTES_PER_S)
         for way, curve in cluster.backend.shares.items():
             _, share = WAYS["exchange" if way == "rounds" else way]
             assert curve.at(1 << 20) == pytest.approx(share, rel=1e-4)

@@ -12,7 +12,6 @@ few losses.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable
 
@@ -21,7 +20,6 @@ from thinwire.planner.hardware import Cluster, Device, Link
 
 __all__ = [
     "call_s",
-    "carried_s",
     "codec_s",
     "format_kind",
     "mathis_bytes_per_s",
@@ -96,14 +94,6 @@ def call_s(call: Call, cluster: Cluster) -> float:
         tree_s += moving_s * call.group.size / (call.group.size - 1)
         return backend.call_s + min(tree_s, waiting_s + moving_s)
     return backend.call_s + waiting_s + moving_s
-
-
-def carried_s(call: Call, cluster: Cluster) -> float:
-    """Of a call's seconds those in which a host's link carries its bytes."""
-    if call.messages == 0 or not call.group.is_across:
-        return 0.0
-    silent = dataclasses.replace(call, egress_bytes=0.0, inner_bytes=0.0)
-    return call_s(call, cluster) - call_s(silent, cluster)
 
 
 def within_bytes_per_s(device: Device) -> float:

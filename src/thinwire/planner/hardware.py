@@ -172,7 +172,6 @@ class Link:
         loss: share of packets that are lost.
         protocol: ``"ideal"``, ``"tcp"``, ``"rdma"`` or ``"grpc"``.
         efficiency: share of the rate that carries payload, by bytes of one message.
-        burst_bytes: that it passes at once after a rest, as a token bucket does.
         sources: where each number comes from, by attribute.
 
     Raises:
@@ -184,13 +183,12 @@ class Link:
     loss: float = 0.0
     protocol: str = "ideal"
     efficiency: Curve = field(default_factory=lambda: Curve.flat(1.0))
-    burst_bytes: float = 0.0
     sources: Mapping[str, str] = field(repr=False)
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise ConfigError(f"protocol {self.protocol!r} is not one of {', '.join(PROTOCOLS)}")
-        _check_numbers(self, zero=("latency_s", "loss", "burst_bytes"))
+        _check_numbers(self, zero=("latency_s", "loss"))
         if self.loss >= 1:
             raise ConfigError(f"a loss of {self.loss} lets nothing through: give a share below 1")
         check_sources("link", ("bit_per_s", "latency_s", "loss", "efficiency"), self.sources)

@@ -140,7 +140,6 @@ def load_link(protocol: str, *numbers: Mapping[str, Any]) -> Link:
         "loss": 0.0,
         "protocol": protocol,
         "efficiency": preset["efficiency"],
-        "burst_bytes": 0.0,
         "sources": {"efficiency": preset["source"], "loss": "given: none"},
     }
     table = _changed("link", table, *numbers)

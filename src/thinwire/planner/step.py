@@ -12,7 +12,6 @@ from thinwire.planner.call import Call, CodecWork, Sent
 from thinwire.planner.compute import ComputeTime, operations_s, optimizer_s
 from thinwire.planner.cost import (
     call_s,
-    carried_s,
     codec_s,
     stage_link_s,
     tensor_parallel_s,
@@ -167,9 +166,7 @@ class Step:
             for item in self._traffic.layers
         ]
         last = LayerTimes(label="head", forward_s=head.forward_s, backward_s=head.backward_s)
-        link = self._cluster.link
-        burst_s = link.burst_bytes / link.bytes_per_s
-        return simulate(root, runs, last, self._overlap, burst_s=burst_s, drawn=drawn)
+        return simulate(root, runs, last, self._overlap, drawn=drawn)
 
     def _times(
         self, label: str, traffic: LayerTraffic, kind: MicroBatch, time: ComputeTime
@@ -195,18 +192,7 @@ class Step:
             inner_gather_backward_s=self._calls_s(backward_inner),
             inner_reduce_s=self._calls_s(reduce_inner),
             reduce_s=self._on_wire_s(reduce_outer, by_thread=beside),
-            carried_s=(
-                self._carried_s(gathers),
-                self._carried_s(backward_outer),
-                self._carried_s(reduce_outer),
-            ),
         )
-
-    def _carried_s(self, calls: Iterable[Call]) -> float:
-        """Of the seconds of some calls those that a link which rested can shorten."""
-        if not self._cluster.link.burst_bytes:
-            return 0.0
-        return sum(carried_s(call, self._cluster) for call in calls)
 
     def _split(self, calls: tuple[Call, ...]) -> tuple[tuple[Call, ...], tuple[Call, ...]]:
         """Calls within hosts and calls across, where streams let them pass each other."""

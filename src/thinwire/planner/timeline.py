@@ -11,10 +11,6 @@ as compression has on CPUs, takes reductions, and the deltas of all layers at on
 starts. What has neither waits. A wire carries one collective at a time, in the order of request;
 that within a host and that across hosts are two.
 
-Note: bursts. A shaped link that has rested passes a bucket of bytes at once (a token bucket). What
-comes first after a rest is therefore carried faster, by as long as the link rested and at most by
-what the bucket takes at the link's rate.
-
 Note: runs. Nothing here depends on absolute time. So once a layer moves all its lanes by the same
 amount, every equal layer after it moves them by that amount again, and the rest of the run is one
 multiplication. A model of 128 layers mostly costs as much as one of four.
@@ -62,8 +58,6 @@ class LayerTimes:
         inner_gather_backward_s: inner wire before backward.
         inner_reduce_s: inner wire after backward, before ``reduce_s``.
         reduce_s: wire after backward.
-        carried_s: of the wire's seconds before forward, before backward and after it, those in
-            which the link carries bytes: the rest is latency and codecs.
     """
 
     label: str
@@ -75,7 +69,6 @@ class LayerTimes:
     inner_gather_backward_s: float = 0.0
     inner_reduce_s: float = 0.0
     reduce_s: float = 0.0
-    carried_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +114,6 @@ class _Turn:
         gather_s: by wire, before it.
         reduce_s: by wire, after it; the inner one comes first.
         ahead: whether its gather may be requested when the direction begins.
-        gather_carried_s: of the wire's gather, see :class:`LayerTimes`.
-        reduce_carried_s: of the wire's reduction.
     """
 
     label: str
@@ -131,8 +122,6 @@ class _Turn:
     gather_s: dict[str, float]
     reduce_s: dict[str, float]
     ahead: bool
-    gather_carried_s: float
-    reduce_carried_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -141,7 +130,6 @@ class _Clock:
 
     Attributes:
         overlap: what runs beside compute.
-        burst_s: that a bucket of the link takes at its rate.
         compute_s: when the compute lane is free.
         ready_s: when the next layer's parameters are there.
         wires_s: when each wire is free.
@@ -150,7 +138,6 @@ class _Clock:
     """
 
     overlap: Overlap
-    burst_s: float = 0.0
     compute_s: float = 0.0
     ready_s: float = 0.0
     wires_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WIRES, 0.0))
@@ -185,16 +172,9 @@ class _Clock:
     def _request(self, turn: _Turn, at_s: float) -> None:
         """Put a gather on the wires; its layer may start when all of it is there."""
         earliest_s = 0.0 if turn.ahead and self.overlap.ahead else at_s
-        carried_s = {"wire": turn.gather_carried_s}
         self.ready_s = max(
             (
-                self._send(
-                    wire,
-                    earliest_s,
-                    duration_s,
-                    f"{turn.label} gather",
-                    carried_s=carried_s.get(wire, 0.0),
-                )
+                self._send(wire, earliest_s, duration_s, f"{turn.label} gather")
                 for wire, duration_s in turn.gather_s.items()
                 if duration_s
             ),
@@ -206,24 +186,14 @@ class _Clock:
         if not self.overlap.reduce:
             self.late_s += sum(turn.reduce_s.values())
             return
-        earliest_s, carried_s = self.compute_s, {"wire": turn.reduce_carried_s}
+        earliest_s = self.compute_s
         for wire, duration_s in turn.reduce_s.items():
             if duration_s:
-                earliest_s = self._send(
-                    wire,
-                    earliest_s,
-                    duration_s,
-                    f"{turn.label} reduce",
-                    carried_s=carried_s.get(wire, 0.0),
-                )
+                earliest_s = self._send(wire, earliest_s, duration_s, f"{turn.label} reduce")
 
-    def _send(
-        self, wire: str, earliest_s: float, duration_s: float, label: str, *, carried_s: float = 0.0
-    ) -> float:
+    def _send(self, wire: str, earliest_s: float, duration_s: float, label: str) -> float:
         """Occupy a wire; returns when it is done."""
         start_s = max(earliest_s, self.wires_s[wire])
-        rested_s = start_s - self.wires_s[wire] + duration_s - carried_s
-        duration_s -= min(self.burst_s, rested_s, carried_s)
         self.wires_s[wire] = start_s + duration_s
         self.lanes.append(Lane(wire, label, start_s, start_s + duration_s))
         return start_s + duration_s
@@ -257,7 +227,6 @@ def simulate(
     head: LayerTimes,
     overlap: Overlap,
     *,
-    burst_s: float = 0.0,
     drawn: bool = False,
 ) -> MicroBatchTimeline:
     """The timeline of one micro-batch.
@@ -267,10 +236,9 @@ def simulate(
         runs: the layers in the order of forward.
         head: after the layers; it has no parameters of its own.
         overlap: what runs beside compute.
-        burst_s: seconds by which a link that has rested is ahead, at most.
         drawn: whether every layer is simulated, for a picture that shows them all.
     """
-    clock = _Clock(overlap, burst_s)
+    clock = _Clock(overlap)
     clock.walk([_forward(layer) for layer in (root, *runs, head)], drawn=drawn)
     forward_s = clock.compute_s
     clock.walk([_backward(layer) for layer in (head, *reversed(runs), root)], drawn=drawn)
@@ -279,15 +247,7 @@ def simulate(
 
 def _forward(layer: LayerTimes) -> _Turn:
     gather_s = {"wire": layer.gather_forward_s}
-    return _Turn(
-        label=layer.label,
-        count=layer.count,
-        work_s=layer.forward_s,
-        gather_s=gather_s,
-        reduce_s={},
-        ahead=True,
-        gather_carried_s=layer.carried_s[0],
-    )
+    return _Turn(layer.label, layer.count, layer.forward_s, gather_s, {}, ahead=True)
 
 
 def _backward(layer: LayerTimes) -> _Turn:
@@ -298,6 +258,4 @@ def _backward(layer: LayerTimes) -> _Turn:
         gather_s={"inner wire": layer.inner_gather_backward_s, "wire": layer.gather_backward_s},
         reduce_s={"inner wire": layer.inner_reduce_s, "wire": layer.reduce_s},
         ahead=False,
-        gather_carried_s=layer.carried_s[1],
-        reduce_carried_s=layer.carried_s[2],
     )

@@ -36,6 +36,7 @@ class PlannedSteps:
 
     def __init__(self, file: Path, request: CompareRequest) -> None:
         counts = read_cluster_file(file).get("cluster", {})
+        self._is_shaped = bool(counts.get("shaped", request.link_bit_per_s is not None))
         asked = {"hosts": request.hosts, "ranks_per_host": request.ranks_per_host}
         for name, count in asked.items():
             if counts.get(name, count) != count:
@@ -67,8 +68,7 @@ class PlannedSteps:
         """The calibrated cluster over the link of a comparison."""
         if request.hosts == 1:
             return self._cluster
-        is_shaped = self._cluster.link.burst_bytes > 0
-        if is_shaped != (link is not None):
+        if self._is_shaped != (link is not None):
             return None
         return self._cluster if link is None else self._cluster.with_link(link.measured_bit_per_s)
 

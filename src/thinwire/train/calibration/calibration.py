@@ -18,7 +18,6 @@ from typing import Any
 
 from thinwire.errors import ConfigError, InputError
 from thinwire.lab import Layout, check_link, launch, measure_link, open_network
-from thinwire.lab.shaping import bucket_bytes
 from thinwire.train.atomic_file import write_text_atomically
 from thinwire.train.calibration.hardware import Hardware, fit_hardware, format_tables
 from thinwire.train.calibration.sample import Sample, read_samples, slowest
@@ -198,10 +197,9 @@ def judge(
         notice: see :class:`Calibration`.
     """
     layout = request.layout
-    burst_bytes = 0 if link_bit_per_s is None else bucket_bytes(link_bit_per_s)
 
     def fitted(chosen: Sequence[Sample]) -> Hardware:
-        return fit_hardware(chosen, layout, link_bit_per_s=link_bit_per_s, burst_bytes=burst_bytes)
+        return fit_hardware(chosen, layout, link_bit_per_s=link_bit_per_s)
 
     hardware = fitted(samples)
     rounds = [

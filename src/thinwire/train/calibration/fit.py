@@ -31,6 +31,7 @@ from thinwire.train.calibration.sample import Sample
 __all__ = ["Residual", "device_table", "least_squares"]
 
 COPY_MOVED_BYTES = 8  # per fp32 element: read and written
+CACHED = 0.1  # no cache is faster than memory by more: a fitted 0 says that the blocks cannot tell
 FASTEST_KERNEL_S = 1e-7  # a fitted 0 says that the blocks cannot tell, not that nothing is spent
 
 
@@ -180,7 +181,7 @@ def _pointwise(device: Device, slowness: float) -> dict[str, Any]:
     The blocks' kernels move less than the largest copy, so size tells the two apart.
     """
     (copied_bytes, _), *_ = device.memory_efficiency.points
-    copied, computed = device.memory_bytes_per_s, device.memory_bytes_per_s / max(slowness, 1e-3)
+    copied, computed = device.memory_bytes_per_s, device.memory_bytes_per_s / max(slowness, CACHED)
     peak = max(copied, computed)
     return {
         "memory_bytes_per_s": peak,

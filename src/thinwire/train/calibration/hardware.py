@@ -65,7 +65,6 @@ def fit_hardware(
     layout: Layout,
     *,
     link_bit_per_s: float | None,
-    burst_bytes: float,
 ) -> Hardware:
     """Fit everything that a cluster file holds.
 
@@ -73,11 +72,14 @@ def fit_hardware(
         samples: of the slowest rank.
         layout: hosts and ranks.
         link_bit_per_s: as measured; ``None``: not shaped.
-        burst_bytes: that a shaped link passes at once after a rest.
     """
     device, residuals = device_table(samples)
     tables: dict[str, dict[str, Any]] = {
-        "cluster": {"hosts": layout.hosts, "ranks_per_host": layout.ranks_per_host},
+        "cluster": {
+            "hosts": layout.hosts,
+            "ranks_per_host": layout.ranks_per_host,
+            "shaped": link_bit_per_s is not None,
+        },
         "device": device,
     }
     if layout.ranks_per_host > 1:
@@ -100,7 +102,6 @@ def fit_hardware(
         tables["link"] = {
             "bit_per_s": 8 * across.bytes_per_s,
             "latency_s": across.latency_s,
-            "burst_bytes": float(burst_bytes),
             "protocol": PROTOCOL,
         }
         residuals.append(across.residual)
@@ -115,7 +116,8 @@ def _cluster(tables: Mapping[str, dict[str, Any]]) -> Cluster:
     link = tables.get("link", {"bit_per_s": 1e9, "latency_s": 1e-4, "protocol": PROTOCOL})
     numbers = {key: value for key, value in link.items() if key != "protocol"}
     return Cluster(
-        **tables["cluster"],
+        hosts=tables["cluster"]["hosts"],
+        ranks_per_host=tables["cluster"]["ranks_per_host"],
         device=load_device("cpu", {**tables["device"], **calibrated}),
         host=load_host("cpu"),
         link=load_link(PROTOCOL, {**numbers, **calibrated}),
@@ -164,6 +166,8 @@ def _toml(value: Any) -> str:
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
