@@ -72,7 +72,8 @@ def held_states(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> Sta
     if recipe.resident_format is not None and group.size > 1:
         is_split = (recipe.replica or "").startswith("host")
         kept = group.hosts if is_split else group.size
-        replica = recipe.resident_format.bits / 8 * kept * share
+        # beside it the owner keeps the shard that it last sent, to see what changed
+        replica = recipe.resident_format.bits / 8 * kept * share + FP32_BYTES * share
     residual = float(FP32_BYTES * whole) if recipe.feedback and group.size > 1 else 0.0
     buckets = float(FP32_BYTES * whole) if recipe.stage == 0 and group.size > 1 else 0.0
     if recipe.local_steps > 1:
