@@ -74,8 +74,10 @@ class LayerCalls:
             work=(CodecWork("encode", fmt, self.slot_numel), CodecWork("decode", fmt, self._whole)),
             copied=self._whole,
         )
-        # two ranks send each other their payload: a round, which gloo fills better than its ring
-        return replace(call, algorithm="rounds") if group.size == 2 else call
+        # over gloo, whose own reduce-scatter passes twice, two ranks send each other their payload:
+        # a round, which fills the wire better than gloo's ring
+        in_round = group.size == 2 and self._stock_passes > 1
+        return replace(call, algorithm="rounds") if in_round else call
 
     def gather_within(self) -> Call:
         """hpZ's second gather: what was decoded before, among the ranks of a host, as it is."""

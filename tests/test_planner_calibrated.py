@@ -1,0 +1,84 @@
+"""Numbers that only a calibration gives: shares by collective, AdamW, Python's own seconds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from planner_settings import lab_setting
+from thinwire.errors import ConfigError
+from thinwire.planner.hardware import OVERHEADS
+from thinwire.planner.hardware_file import load_backend, load_device
+from thinwire.planner.prediction import predict, step_s
+from thinwire.planner.setting import Setting
+from thinwire.recipes import parse_recipe
+
+SETTING = lab_setting("gpt:2x64x2", hosts=2, ranks=1, tokens=32)
+KINDS = {
+    "ddp": "replicated",
+    "zero3": "stock",
+    "qsdp": "compressed",
+    "thin": "resident",
+}
+
+
+def with_device(**numbers: object) -> Setting:
+    device = load_device("cpu", {**numbers, "source": "calibrated"})
+    return dataclasses.replace(SETTING, cluster=dataclasses.replace(SETTING.cluster, device=device))
+
+
+def overheads(seconds: float) -> dict[str, float]:
+    """One, two, three and four times some seconds, by kind."""
+    return {kind: (1 + index) * seconds for index, kind in enumerate(OVERHEADS)}
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS.items())
+def test_python_adds_its_seconds(name: str, kind: str) -> None:
+    recipe = parse_recipe(name)
+    slower = with_device(step_s=overheads(0.1), unit_s=overheads(1.0))
+    own = 1 + list(OVERHEADS).index(kind)
+    # two layers and the root
+    expected = own * (0.1 + 3 * 1.0)
+    assert step_s(slower, recipe) - step_s(SETTING, recipe) == pytest.approx(expected)
+    # every second of the step still belongs to one part
+    prediction = predict(slower, recipe)
+    assert prediction.step_s == pytest.approx(step_s(slower, recipe))
+
+
+@pytest.mark.parametrize("value", [{"stock": 1.0}, {**overheads(1.0), "stock": -1.0}])
+def test_overheads_that_cannot_be(value: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="unit_s"):
+        with_device(unit_s=value)
+
+
+def test_adam_has_a_rate_of_its_own() -> None:
+    # slow enough that the update is all that counts
+    slow = with_device(adam_parameters_per_s=1.0)
+    share = SETTING.workload.num_parameters / 2
+    # a few rows do not divide by two ranks; padding counts
+    assert step_s(slow, parse_recipe("zero3")) == pytest.approx(share, rel=0.01)
+
+
+def test_shares_replace_those_of_the_preset_where_they_are_known() -> None:
+    shares = {"all_gather": [[1e3, 0.2], [1e6, 0.5]]}
+    backend = load_backend("gloo", {"shares": shares, "source": "calibrated"})
+    assert backend.share("all_gather", is_ring=True, message_bytes=1e6) == 0.5
+    assert backend.share("all_gather", is_ring=True, message_bytes=0) == 0.2
+    assert backend.share("all_reduce", is_ring=True, message_bytes=1e6) == backend.ring_share
+    assert backend.share("all_gather", is_ring=False, message_bytes=1e6) == backend.rounds_share
+
+
+def test_a_share_above_the_link() -> None:
+    with pytest.raises(ConfigError, match="share"):
+        load_backend("gloo", {"shares": {"rounds": [[1e3, 1.5]]}, "source": "calibrated"})
+
+
+def test_a_model_of_one_bucket_is_reduced_after_backward() -> None:
+    recipe = parse_recipe("ddp")
+    prediction = predict(SETTING, recipe)
+    # nothing overlaps: compute and wire add up
+    assert prediction.step_s == pytest.approx(
+        prediction.time.compute_s + prediction.time.exposed_comm_s
+    )
+    assert prediction.time.exposed_comm_s > 0
