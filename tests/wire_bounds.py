@@ -20,6 +20,8 @@ ARITHMETIC = 1 + 2.0**-14
 def error_bound(fmt: WireFormat, payload: Tensor, x: Tensor) -> Tensor:
     """float64, one bound per element of the flat tensor ``x``."""
     magnitude = x.double().abs()
+    if not x.numel():
+        return magnitude
     if fmt.is_cast:
         wire_dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
         info = torch.finfo(wire_dtype[fmt.family])
