@@ -49,7 +49,9 @@ def made_samples(layout: Layout, *, rounds: Sequence[float] = (1.0, 1.0)) -> lis
         layout: hosts of one rank.
         rounds: by how much each round is slower than the machine is.
     """
-    found = [("copy", "", n, 8 * n / COPIED_BYTES_PER_S) for n in (1 << 14, 1 << 22)]
+    found: list[tuple[str, str, float, float]] = [
+        ("copy", "", n, 8 * n / COPIED_BYTES_PER_S) for n in (1 << 14, 1 << 22)
+    ]
     found += [("adamw", "", n, n / ADAM_PER_S) for n in (1 << 14, 1 << 21)]
     for dtype in DTYPES:
         found += [("matmul", dtype, f, f / PEAK[dtype]) for f in (1e6, 1e8)]

@@ -101,7 +101,7 @@ class TestFit:
             (cluster.link, "bit_per_s"),
             (cluster.backend, "call_s"),
         ):
-            assert part.sources[number].startswith("calibrated: ")  # type: ignore[attr-defined]
+            assert part.sources[number].startswith("calibrated: ")
 
     def test_residuals_vanish_without_noise(self) -> None:
         for residual in judged().hardware.residuals:

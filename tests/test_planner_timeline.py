@@ -36,7 +36,7 @@ overlaps = st.builds(Overlap, gather=st.booleans(), reduce=st.booleans(), ahead=
 
 def layer(count: int = 1, **times: float) -> LayerTimes:
     times = {"forward_s": 1.0, "backward_s": 2.0, **times}
-    return LayerTimes(label="layer", count=count, **times)  # type: ignore[arg-type]
+    return LayerTimes(label="layer", count=count, **times)
 
 
 @settings(max_examples=200, deadline=None)
