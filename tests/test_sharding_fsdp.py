@@ -326,6 +326,8 @@ UNSUPPORTED = [
     "zeropp:qat=int4/128",
     "zeropp:adaptive_bits=4",
     "zeropp:accumulate=keep",
+    "zeropp:grads=lowrank=4",
+    "ddp:grads=lowrank=4",
     "ddp:compute=bf16",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from thinwire.errors import ConfigError
+from thinwire.formats import parse_format
 from thinwire.recipe import Recipe
 
 __all__ = ["check_supported"]
@@ -28,6 +29,13 @@ def check_supported(recipe: Recipe) -> None:
             raise ConfigError(
                 f"recipe {recipe.name}: {field}={value} can be planned but not yet trained with; "
                 f"leave {field} at {default}"
+            )
+    for field in ("weights", "grads", "grads_within"):
+        text = getattr(recipe, field)
+        if text is not None and parse_format(text).family == "lowrank":
+            raise ConfigError(
+                f"recipe {recipe.name}: {field}={text} needs whole matrices, and what travels here "
+                "are slices of them; use another format, for example int4/128"
             )
     _check_feedback(recipe)
     if recipe.local_steps > 1 and recipe.stage > 0:
