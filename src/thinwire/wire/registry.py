@@ -41,9 +41,9 @@ def reference_codec(fmt: WireFormat) -> Codec:
 def codec_for(fmt: WireFormat, device: torch.device) -> Codec:
     """The fastest codec for a format on a device.
 
-    On a CPU the kernels of `thinwire.wire.kernels` serve the formats that they cover;
-    everything else goes through the reference. Both write the same bytes, and neither ever sends a
-    tensor uncompressed instead.
+    On a CPU the compiled loops of `thinwire.wire.kernels` serve the formats that they cover, on an
+    accelerator torch.compile fuses the reference; everything else goes through the reference as it
+    is. All write the same bytes, and none ever sends a tensor uncompressed instead.
     """
     return _codec_for_type(fmt, device.type)
 
@@ -54,6 +54,7 @@ def _codec_for_type(fmt: WireFormat, device_type: str) -> Codec:
         from thinwire.wire.kernels import selection  # compiled code: loaded when first needed
 
         kernel = selection.kernel_codec(fmt)
-        if kernel is not None:
-            return kernel
-    return reference_codec(fmt)
+        return kernel or reference_codec(fmt)
+    from thinwire.wire.kernels import accelerator  # the same
+
+    return accelerator.accelerated(_REFERENCES[fmt.family](fmt))

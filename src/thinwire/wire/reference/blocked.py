@@ -8,8 +8,9 @@ become codes and scales, and back.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,9 @@ from thinwire.wire.scales import FLOAT32_MAX
 __all__ = ["BlockedReference", "EncodedRows", "RandomRows"]
 
 _GROUP_ELEMENTS = 2**20
+
+_Code = Callable[["Tensor", "RandomRows", "Tensor"], "tuple[Tensor, Tensor, Tensor | None]"]
+_Restore = Callable[["Tensor", "Tensor", "Tensor | None", "Tensor", int], "Tensor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,16 @@ class BlockedReference(Codec):
     def __init__(self, fmt: WireFormat) -> None:
         super().__init__(fmt)
         self._rotates = "hadamard" in fmt.options
+        self._code: _Code = self._code_rows
+        self._restore: _Restore = self._restore_rows
+
+    def fuse(self) -> None:
+        """From now on, let torch.compile make one kernel of the arithmetic of a group of blocks.
+
+        A single row, such as a ragged last block, stays as it is: it would be compiled apart.
+        """
+        self._code = _compiled(self._code_rows)
+        self._restore = _compiled(self._restore_rows)
 
     @abstractmethod
     def _encode_rows(self, values: Tensor, random: RandomRows, head: Tensor) -> EncodedRows:
@@ -142,13 +156,15 @@ class BlockedReference(Codec):
         head = self._head(x, key)
         if head is not None:
             parts.head.copy_(head)
-        for group, values in self._rows_of(x):
+        for group in self._groups(x.numel()):
+            code = self._code if group.num_blocks > 1 else self._code_rows
             random = RandomRows(key=bits, blocks=group.blocks(x.device))
-            rows = self._encode_rows(values, random, parts.head)
-            group.scales_of(parts.scales).copy_(narrow(rows.scales, parts.scales.dtype))
-            if rows.zeros is not None:
-                group.scales_of(parts.zeros).copy_(rows.zeros)
-            parts.codes(group).copy_(pack(rows.codes, self.format.bits))
+            packed, scales, zeros = code(group.values_of(x), random, parts.head)
+            parts.codes(group).copy_(packed)
+            # Not in compiled code, whose NaN has other bits.
+            group.scales_of(parts.scales).copy_(narrow(scales, parts.scales.dtype))
+            if zeros is not None:
+                group.scales_of(parts.zeros).copy_(zeros)
 
     def _decode(self, payload: Tensor, out: Tensor) -> None:
         parts = _Parts(payload, self.format, out.numel())
@@ -169,20 +185,43 @@ class BlockedReference(Codec):
                 total += self._decode_group(parts, group)
             group.values_of(out).copy_(unrotated(total) if self._rotates else total)
 
-    def _rows_of(self, x: Tensor) -> Iterator[tuple[_RowGroup, Tensor]]:
+    def _rows_of(self, x: Tensor) -> Iterator[Tensor]:
         """The float32 values of ``x`` as the family sees them, a group of blocks at a time."""
         for group in self._groups(x.numel()):
-            values = group.values_of(x).float()
-            yield group, rotated(values) if self._rotates else values
+            yield self._seen(group.values_of(x))
 
     def _groups(self, numel: int) -> Iterator[_RowGroup]:
         assert self.format.block is not None
         return _row_groups(numel, self.format.block)
 
-    def _decode_group(self, parts: _Parts, group: _RowGroup) -> Tensor:
+    def _seen(self, values: Tensor) -> Tensor:
+        return rotated(values.float()) if self._rotates else values.float()
+
+    def _code_rows(
+        self, values: Tensor, random: RandomRows, head: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Packed codes, scales and zero points of rows of values."""
+        rows = self._encode_rows(self._seen(values), random, head)
+        return pack(rows.codes, self.format.bits), rows.scales, rows.zeros
+
+    def _restore_rows(
+        self, packed: Tensor, scales: Tensor, zeros: Tensor | None, head: Tensor, width: int
+    ) -> Tensor:
+        """Float32 values of packed rows of ``width`` elements, rotated still."""
+        codes = unpack(packed, self.format.bits, width)
         rows = EncodedRows(
-            codes=unpack(parts.codes(group), self.format.bits, group.width),
-            scales=group.scales_of(parts.scales).float(),
-            zeros=group.scales_of(parts.zeros).float() if parts.zeros.numel() else None,
+            codes=codes, scales=scales.float(), zeros=None if zeros is None else zeros.float()
         )
-        return self._decode_rows(rows, parts.head)
+        return self._decode_rows(rows, head)
+
+    def _decode_group(self, parts: _Parts, group: _RowGroup) -> Tensor:
+        restore = self._restore if group.num_blocks > 1 else self._restore_rows
+        zeros = group.scales_of(parts.zeros) if parts.zeros.numel() else None
+        scales = group.scales_of(parts.scales)
+        return restore(parts.codes(group), scales, zeros, parts.head, group.width)
+
+
+def _compiled(function: Any) -> Any:
+    # One graph for all sizes. Each format counts its own recompilations: they share this code.
+    compile_: Any = torch.compile  # its stub lacks the last argument
+    return compile_(function, dynamic=True, fullgraph=True, isolate_recompiles=True)

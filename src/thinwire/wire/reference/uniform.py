@@ -107,7 +107,7 @@ class LearnedReference(_UniformReference):
     def _head(self, x: Tensor, key: Key) -> Tensor:
         del key
         counts = torch.zeros(256, dtype=torch.int64)
-        for _, values in self._rows_of(x):
+        for values in self._rows_of(x):
             points, scales = self._points(values)
             counts += points[~scales.isnan()].view(-1).bincount(minlength=256).cpu()
         return learn_levels(counts, self.format.bits).view(torch.uint8).to(x.device)
