@@ -1,0 +1,108 @@
+"""Bits go where they are missed most, within the budget, the same on every rank."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from thinwire.errors import ConfigError, StateError
+from thinwire.formats import parse_format
+from thinwire.wire import Key, decode, encode
+from thinwire.wire.adaptive import AdaptiveFormats, squared_error
+
+CANDIDATES = [parse_format(text) for text in ("int2/32", "int4/32", "int6/32", "int8/32")]
+
+
+def _layers() -> dict[str, Tensor]:
+    """One layer of ordinary size, one of small values, and one whose loss dwarfs the others."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "loud": torch.randn(4000, generator=generator) * 10,
+        "plain": torch.randn(4000, generator=generator),
+        "quiet": torch.randn(4000, generator=generator) / 100,
+    }
+
+
+def _formats(mean_bits: float = 5.0) -> AdaptiveFormats:
+    return AdaptiveFormats(
+        {name: layer.numel() for name, layer in _layers().items()}, CANDIDATES, mean_bits
+    )
+
+
+def _observed(formats: AdaptiveFormats) -> AdaptiveFormats:
+    for name, layer in _layers().items():
+        formats.observe(name, layer, Key())
+    return formats
+
+
+def test_the_loss_is_what_decoding_shows() -> None:
+    values = _layers()["plain"].bfloat16()
+    for text in ("int4/32", "int8/32+stochastic", "e4m3/32"):
+        fmt, key = parse_format(text), Key(seed=3)
+        lost = decode(encode(values.float(), fmt, key=key)).double() - values.double()
+        assert math.isclose(
+            squared_error(values, fmt, key), float(lost.square().sum()), rel_tol=1e-6
+        )
+
+
+def test_before_the_first_choice_all_travel_alike_within_the_budget() -> None:
+    formats = _formats(mean_bits=5.0)
+    assert {str(formats.format_of(name)) for name in formats.names} == {"int4/32"}
+    assert formats.wire_bytes <= formats.budget_bytes
+
+
+def test_bits_go_where_they_are_missed() -> None:
+    formats = _observed(_formats())
+    formats.choose(formats.losses())
+    bits = {name: formats.format_of(name).bits for name in formats.names}
+    assert bits == {"loud": 6, "plain": 4, "quiet": 2}
+    assert formats.wire_bytes <= formats.budget_bytes
+
+
+def test_the_total_loss_is_not_larger_than_that_of_one_format_for_all() -> None:
+    formats = _observed(_formats())
+    losses = formats.losses()
+    formats.choose(losses)
+    rows = [formats.candidates.index(formats.format_of(name)) for name in formats.names]
+    chosen = sum(losses[row, column] for row, column in enumerate(rows))
+    assert chosen < losses[:, 1].sum() / 4  # int4 for all takes as many bytes
+
+
+def test_ranks_decide_alike_from_summed_losses() -> None:
+    ranks = [_formats() for _ in range(3)]
+    for index, formats in enumerate(ranks):
+        for name, layer in _layers().items():
+            formats.observe(name, layer * (index + 1), Key(rank=index))
+    total = torch.stack([formats.losses() for formats in ranks]).sum(0)
+    for formats in ranks:
+        formats.choose(total)
+    assert len({tuple(map(formats.format_of, formats.names)) for formats in ranks}) == 1
+
+
+def test_a_choice_begins_to_observe_afresh() -> None:
+    formats = _observed(_formats())
+    formats.choose(formats.losses())
+    assert (formats.losses() == 0).all()
+
+
+def test_a_gradient_that_is_not_finite_says_nothing_about_formats() -> None:
+    formats = _observed(_formats())
+    before = formats.losses()
+    formats.observe("loud", torch.full((4000,), math.nan), Key())
+    assert torch.equal(formats.losses(), before)
+
+
+def test_what_cannot_be_chosen_from_is_refused() -> None:
+    with pytest.raises(ConfigError, match="were given int4/128: offer for example"):
+        AdaptiveFormats({"a": 10}, [parse_format("int4")], 5.0)
+    with pytest.raises(ConfigError, match="were given none"):
+        AdaptiveFormats({"a": 10}, [], 5.0)
+    with pytest.raises(ConfigError, match="raise the mean bits, or offer a smaller format"):
+        AdaptiveFormats({"a": 1000}, CANDIDATES, 1.0)
+    with pytest.raises(StateError, match="'b' is not among the 1 whose formats adapt"):
+        AdaptiveFormats({"a": 1000}, CANDIDATES, 8.0).format_of("b")
+    with pytest.raises(StateError, match=r"have shape \(2, 4\), and \(3, 4\) are needed"):
+        _formats().choose(torch.zeros(2, 4))
