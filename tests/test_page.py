@@ -13,8 +13,8 @@ import pytest
 from planner_settings import accelerators
 from thinwire.errors import InputError
 from thinwire.page import Page
-from thinwire.planner.plan import make_plan
 from thinwire.planner.plan_page import render_plan_page
+from thinwire.planner.ranking import make_plan
 from thinwire.recipes import parse_recipes
 
 EVIL = "<script>alert(\"x\")</script> & 'quoted'"

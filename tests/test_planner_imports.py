@@ -10,7 +10,7 @@ import pytest
 PLAN = """
 import sys
 from thinwire.planner.candidates import named_recipes
-from thinwire.planner.plan import make_plan
+from thinwire.planner.ranking import make_plan
 from thinwire.planner.request import ClusterRequest, PlanRequest
 from thinwire.planner.estimate import estimate
 from thinwire.planner.validation import validate

@@ -16,6 +16,7 @@ PUBLIC = [
     "compress",
     "ledger",
     "parse_format",
+    "plan",
     "recipes",
     "shard",
 ]
@@ -51,6 +52,7 @@ HEAVY = ("torch", "numpy", "numba", "matplotlib", "rich", "typer")
         "import thinwire",
         "import thinwire; thinwire.parse_format('int4/128')",
         "import thinwire; thinwire.recipes.zeropp()",
+        "import thinwire; thinwire.plan",
         "import thinwire.errors, thinwire.formats, thinwire.recipe, thinwire.recipes",
     ],
 )

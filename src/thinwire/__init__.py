@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from thinwire import recipes
     from thinwire.formats import WireFormat, parse_format
+    from thinwire.planner import plan
     from thinwire.recipe import Recipe
     from thinwire.sharding import compress, ledger, shard
 
@@ -26,6 +27,7 @@ __all__ = [
     "compress",
     "ledger",
     "parse_format",
+    "plan",
     "recipes",
     "shard",
 ]
@@ -36,6 +38,7 @@ _HOMES = {
     "compress": "thinwire.sharding",
     "ledger": "thinwire.sharding",
     "parse_format": "thinwire.formats",
+    "plan": "thinwire.planner",
     "shard": "thinwire.sharding",
 }
 

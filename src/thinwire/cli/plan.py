@@ -155,7 +155,7 @@ def plan(  # noqa: PLR0913 - typer reads the options from the signature
     100gbit
     """
     from thinwire.planner.candidates import grid, named_recipes
-    from thinwire.planner.plan import make_plan
+    from thinwire.planner.ranking import make_plan
     from thinwire.planner.request import ClusterRequest, PlanRequest
     from thinwire.recipes import parse_recipes
 

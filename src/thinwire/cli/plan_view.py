@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from thinwire.planner.memory import DeviceBytes
-from thinwire.planner.plan import Plan
 from thinwire.planner.prediction import Prediction
+from thinwire.planner.ranking import Plan
 from thinwire.quantities import format_bit_rate, format_bytes, format_count, format_duration
 
 __all__ = ["print_plan"]

@@ -8,7 +8,7 @@
       traffic      its collectives, byte by byte              layer_calls.py, payload.py
       step         their seconds, and compute's               cost.py, compute.py, timeline.py
       moments      memory at its worst moment                 states.py, activations.py
-    plan         all recipes, the choice, and why             explain.py, break_even.py
+    ranking      all recipes, the choice, and why             explain.py, break_even.py
     estimate     one transfer in every format
     validation   all of this against published measurements
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from thinwire.planner.hardware import Cluster
-    from thinwire.planner.plan import Plan
+    from thinwire.planner.ranking import Plan
     from thinwire.planner.workload import Workload
     from thinwire.recipe import Recipe
 
@@ -49,7 +49,7 @@ def plan(
     Raises:
         ConfigError: no recipe, one that the device cannot compute, or a number below 1.
     """
-    from thinwire.planner.plan import make_plan
+    from thinwire.planner.ranking import make_plan
     from thinwire.planner.setting import Setting
 
     setting = Setting(

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from thinwire.drawing import COLOURS, HATCHES, INK, LINE_STYLES, Chart, add_legend, draw, log_scales
 from thinwire.planner.break_even import best_step_s, price
-from thinwire.planner.plan import Plan
 from thinwire.planner.prediction import Prediction, predict_timeline
+from thinwire.planner.ranking import Plan
 from thinwire.quantities import format_bit_rate, format_bytes, format_duration
 
 __all__ = ["plan_charts"]

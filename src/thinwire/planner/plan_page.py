@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from thinwire.page import Page
-from thinwire.planner.plan import Plan
 from thinwire.planner.plan_charts import plan_charts
 from thinwire.planner.prediction import Prediction
+from thinwire.planner.ranking import Plan
 from thinwire.quantities import format_bytes, format_duration
 
 __all__ = ["render_plan_page", "write_plan_page"]

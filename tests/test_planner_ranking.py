@@ -12,8 +12,8 @@ from thinwire.errors import ConfigError
 from thinwire.planner.break_even import best_step_s, price
 from thinwire.planner.candidates import drift_rank, grid, named_recipes
 from thinwire.planner.explain import sensitivities
-from thinwire.planner.plan import make_plan
 from thinwire.planner.prediction import predict, step_s
+from thinwire.planner.ranking import make_plan
 from thinwire.planner.request import ClusterRequest, PlanRequest
 from thinwire.planner.setting import Setting
 from thinwire.planner.traffic import micro_batches, recipe_traffic
