@@ -25,6 +25,7 @@ def plan_of(fmt: WireFormat, values: Tensor) -> Plan:
         block=fmt.block,
         kind=_KINDS[values.dtype],
         bits=fmt.bits,
+        rotates="hadamard" in fmt.options,
         num_blocks=layout.num_blocks,
         block_bytes=fmt.code_bytes(fmt.block),
         scales_at=layout.scales_at,

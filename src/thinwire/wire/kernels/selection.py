@@ -21,7 +21,7 @@ _KERNELS: dict[str, Callable[[WireFormat], Codec]] = {
     "sign": SignKernel,
 }
 # What no compiled loop does.
-_REFERENCE_ONLY = frozenset({"clip", "levels", "hadamard"})
+_REFERENCE_ONLY = frozenset({"clip", "levels"})
 
 
 def kernel_codec(fmt: WireFormat) -> Codec | None:

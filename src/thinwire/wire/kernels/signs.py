@@ -16,7 +16,6 @@ from thinwire.formats import WireFormat
 from thinwire.wire.codec import Codec
 from thinwire.wire.kernels import scales, tiles
 from thinwire.wire.kernels.compiled import entry, loop
-from thinwire.wire.kernels.halves import FLOAT32, narrow
 from thinwire.wire.kernels.memory import bytes_at
 from thinwire.wire.kernels.plans import bytes_of, plan_of
 from thinwire.wire.key import Key
@@ -39,7 +38,7 @@ class _Rule(NamedTuple):
 
 
 class SignKernel(Codec):
-    """The family ``sign`` without rotation."""
+    """The family ``sign``."""
 
     def __init__(self, fmt: WireFormat) -> None:
         super().__init__(fmt)
@@ -66,7 +65,7 @@ class SignKernel(Codec):
 @entry
 def _encode_tiles(x: Any, out: Any, plan: tiles.Plan, rule: _Rule) -> None:
     tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
-    widened = np.empty(0 if plan.kind == FLOAT32 else tile_blocks * plan.block, np.float32)
+    own_values = tiles.values_scratch(plan, tile_blocks)
     sums = np.empty(tile_blocks * plan.block, np.float32)
     means, finite = np.empty(tile_blocks, np.float32), np.empty(tile_blocks, np.int32)
     step_bytes = tiles.element_bytes(plan)
@@ -75,7 +74,7 @@ def _encode_tiles(x: Any, out: Any, plan: tiles.Plan, rule: _Rule) -> None:
         tile = tiles.next_tile(plan, block, plan.num_blocks, tile_blocks)
         start = block * plan.block * step_bytes
         stop = start + tile.num_blocks * tile.width * step_bytes
-        values = tiles.load_values(x[start:stop], plan, widened)
+        values = tiles.load_values(x[start:stop], plan, tile, own_values)
         packed = tiles.codes_of(out, plan, tile)
         done, bits = means[: tile.num_blocks], finite[: tile.num_blocks]
         if tile.width == 8 * _LANES:
@@ -185,7 +184,7 @@ def _signs(bits: Any, width: int, packed: Any) -> None:
 @entry
 def _decode_tiles(addresses: Any, size: int, out: Any, plan: tiles.Plan) -> None:
     tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
-    wide = np.empty(0 if plan.kind == FLOAT32 else tile_blocks * plan.block, np.float32)
+    own_values = tiles.values_scratch(plan, tile_blocks)
     means = np.empty(tile_blocks, np.float32)
     step_bytes = tiles.element_bytes(plan)
     block = 0
@@ -194,15 +193,14 @@ def _decode_tiles(addresses: Any, size: int, out: Any, plan: tiles.Plan) -> None
         numel = tile.num_blocks * tile.width
         start = block * plan.block * step_bytes
         target = out[start : start + numel * step_bytes]
-        values = target.view(np.float32) if plan.kind == FLOAT32 else wide[:numel]
+        values = tiles.values_to_fill(target, plan, tile, own_values)
         for index in range(addresses.size):
             payload = bytes_at(addresses[index], size)
             section = tiles.scales_of(payload, plan)
             scales.load_scales(section, plan.num_blocks, tile.block, means[: tile.num_blocks])
             packed = tiles.codes_of(payload, plan, tile)
             _spread_signs(packed, tile.width, means[: tile.num_blocks], index > 0, values)
-        if plan.kind != FLOAT32:
-            narrow(values, plan.kind, target.view(np.uint16))
+        tiles.finish_values(values, target, plan, tile, addresses.size > 1)
         block += tile.num_blocks
 
 

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from thinwire.wire.kernels.compiled import loop
-from thinwire.wire.kernels.halves import FLOAT32, widen
+from thinwire.wire.kernels.halves import FLOAT32, narrow, widen
+from thinwire.wire.kernels.rotation import rotate
+from thinwire.wire.scales import FLOAT32_MAX
 
 __all__ = [
     "DECODE_TILE_ELEMENTS",
@@ -21,10 +23,13 @@ __all__ = [
     "blocks_per_tile",
     "codes_of",
     "element_bytes",
+    "finish_values",
     "load_values",
     "next_tile",
     "padded",
     "scales_of",
+    "values_scratch",
+    "values_to_fill",
     "zeros_of",
 ]
 
@@ -32,6 +37,9 @@ __all__ = [
 # codes, fit a second-level cache. Decoding touches a tile once per payload: 16 KiB fit the first.
 ENCODE_TILE_ELEMENTS = 1 << 15
 DECODE_TILE_ELEMENTS = 1 << 12
+
+_ONE, _EIGHT, _EIGHTH = np.float32(1), np.float32(8), np.float32(0.125)
+_LARGEST = np.float32(FLOAT32_MAX)
 
 
 class Plan(NamedTuple):
@@ -42,6 +50,7 @@ class Plan(NamedTuple):
         block: elements of a full block.
         kind: how the tensor's elements are stored: FLOAT32, BFLOAT16 or FLOAT16.
         bits: bits of a code.
+        rotates: what is encoded are rotated values.
         num_blocks: blocks, the ragged one included.
         block_bytes: bytes of the codes of a full block.
         scales_at, zeros_at, codes_at, codes_end: as in `thinwire.formats.Layout`.
@@ -51,6 +60,7 @@ class Plan(NamedTuple):
     block: int
     kind: int
     bits: int
+    rotates: bool
     num_blocks: int
     block_bytes: int
     scales_at: int
@@ -95,13 +105,55 @@ def padded(width: int) -> int:
 
 
 @loop
-def load_values(stored: Any, plan: Plan, scratch: Any) -> Any:
-    """The float32 values of a tile: the tensor's own memory, or widened into ``scratch``."""
-    if plan.kind == FLOAT32:
+def values_scratch(plan: Plan, tile_blocks: int) -> Any:
+    """Memory for the values of one tile, where the tensor's own does not do."""
+    needed = plan.rotates or plan.kind != FLOAT32
+    return np.empty(tile_blocks * plan.block if needed else 0, np.float32)
+
+
+@loop
+def load_values(stored: Any, plan: Plan, tile: Tile, scratch: Any) -> Any:
+    """The float32 values of a tile as they are encoded, from the bytes of the tensor.
+
+    They lie in the tensor's own memory, or in ``scratch``, widened and rotated.
+    """
+    if plan.kind == FLOAT32 and not plan.rotates:
         return stored.view(np.float32)
-    values = scratch[: stored.size // 2]
-    widen(stored.view(np.uint16), plan.kind, values)
+    values = scratch[: tile.num_blocks * tile.width]
+    if plan.kind != FLOAT32:
+        widen(stored.view(np.uint16), plan.kind, values)
+        if plan.rotates:
+            rotate(values, values, tile.width, _EIGHTH, _ONE)
+    else:
+        rotate(stored.view(np.float32), values, tile.width, _EIGHTH, _ONE)
     return values
+
+
+@loop
+def values_to_fill(target: Any, plan: Plan, tile: Tile, scratch: Any) -> Any:
+    """Where to put the float32 values of a tile whose bytes in the tensor are ``target``."""
+    if plan.kind == FLOAT32:
+        return target.view(np.float32)
+    return scratch[: tile.num_blocks * tile.width]
+
+
+@loop
+def finish_values(values: Any, target: Any, plan: Plan, tile: Tile, is_sum: bool) -> None:
+    """Turn decoded values into those of the tensor: rotate back, narrow."""
+    if plan.rotates:
+        rotate(values, values, tile.width, _ONE, _EIGHT)
+        if not is_sum:  # a value that was finite stays so; a sum may overflow like any other
+            _keep_finite(values)
+    if plan.kind != FLOAT32:
+        narrow(values, plan.kind, target.view(np.uint16))
+
+
+@loop
+def _keep_finite(values: Any) -> None:
+    for i in range(values.size):
+        value = values[i]
+        value = _LARGEST if value > _LARGEST else value
+        values[i] = -_LARGEST if value < -_LARGEST else value
 
 
 @loop

@@ -12,7 +12,6 @@ import numpy as np
 
 from thinwire.wire.kernels import rounding, scales, tiles
 from thinwire.wire.kernels.compiled import entry, loop
-from thinwire.wire.kernels.halves import FLOAT32, narrow
 from thinwire.wire.kernels.memory import bytes_at
 from thinwire.wire.kernels.planes import pack, unpack
 from thinwire.wire.scales import FLOAT32_MAX
@@ -69,7 +68,7 @@ def encode(
 ) -> None:
     """Encode blocks ``first`` to ``last`` of the bytes ``x`` of a flat tensor."""
     tile_blocks = tiles.blocks_per_tile(plan, tiles.ENCODE_TILE_ELEMENTS)
-    widened = np.empty(0 if plan.kind == FLOAT32 else tile_blocks * plan.block, np.float32)
+    own_values = tiles.values_scratch(plan, tile_blocks)
     scratch = _scratch(tile_blocks, plan)
     step_bytes = tiles.element_bytes(plan)
     block = first
@@ -77,7 +76,7 @@ def encode(
         tile = tiles.next_tile(plan, block, last, tile_blocks)
         start = block * plan.block * step_bytes
         stop = start + tile.num_blocks * tile.width * step_bytes
-        values = tiles.load_values(x[start:stop], plan, widened)
+        values = tiles.load_values(x[start:stop], plan, tile, own_values)
         ahead = x[stop : stop + (stop - start)]
         packed = tiles.codes_of(out, plan, tile)
         codes = packed
@@ -174,7 +173,7 @@ def decode(
         out: the bytes of a flat tensor; float32 when there are several payloads.
     """
     tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
-    wide = np.empty(0 if plan.kind == FLOAT32 else tile_blocks * plan.block, np.float32)
+    own_values = tiles.values_scratch(plan, tile_blocks)
     scratch = _scratch(tile_blocks, plan)
     step_bytes = tiles.element_bytes(plan)
     block = first
@@ -183,13 +182,12 @@ def decode(
         size_of_tile = tile.num_blocks * tile.width
         start = block * plan.block * step_bytes
         target = out[start : start + size_of_tile * step_bytes]
-        values = target.view(np.float32) if plan.kind == FLOAT32 else wide[:size_of_tile]
+        values = tiles.values_to_fill(target, plan, tile, own_values)
         for index in range(addresses.size):
             payload = bytes_at(addresses[index], size)
             shift = shifts[index]
             _decode_tile(payload, tile, plan, levels, shift, index > 0, scratch, values)
-        if plan.kind != FLOAT32:
-            narrow(values, plan.kind, target.view(np.uint16))
+        tiles.finish_values(values, target, plan, tile, addresses.size > 1)
         block += tile.num_blocks
 
 
