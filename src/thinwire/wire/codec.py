@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -33,6 +34,8 @@ class Codec(ABC):
 
     def __init__(self, fmt: WireFormat) -> None:
         self.format = fmt
+        # The parameters of a model come again in every step.
+        self._wire_bytes = lru_cache(maxsize=4096)(fmt.wire_bytes)
 
     def encode_into(self, x: Tensor, out: Tensor, key: Key | None = None) -> None:
         """Write the payload of ``x`` into ``out``.
@@ -113,7 +116,7 @@ class Codec(ABC):
                 f"{name} must be a contiguous 1-D uint8 tensor, not {payload.dtype} of shape "
                 f"{tuple(payload.shape)}"
             )
-        needed_bytes = self.format.wire_bytes(values.numel())
+        needed_bytes = self._wire_bytes(values.numel())
         if payload.numel() != needed_bytes:
             raise ConfigError(
                 f"{name} has {payload.numel()} bytes, but {values.numel()} elements in "

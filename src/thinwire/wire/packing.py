@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+import torch
 from torch import Tensor
 
 from thinwire.errors import ConfigError
@@ -54,12 +55,13 @@ class _Run:
     segment: Segment
     element: int
     byte: int
+    wire_bytes: int
 
     def values(self, flat: Tensor) -> Tensor:
         return flat[self.element : self.element + self.segment.numel]
 
     def bytes_of(self, payload: Tensor) -> Tensor:
-        return payload[self.byte : self.byte + self.segment.wire_bytes]
+        return payload[self.byte : self.byte + self.wire_bytes]
 
     def padding_of(self, flat: Tensor) -> Tensor:
         start = self.element + self.segment.numel
@@ -87,6 +89,7 @@ class Packing:
         *self.starts, self.numel = elements
         *self.offsets, self.wire_bytes = payload_bytes
         self._runs = tuple(self._merged_runs())
+        self._codecs_of: dict[torch.device, list[Codec]] = {}
 
     def encode_into(self, flat: Tensor, out: Tensor, key: Key) -> None:
         """Encode ``flat`` (1-D, ``numel`` elements) into ``out`` (uint8, ``wire_bytes`` bytes).
@@ -96,7 +99,8 @@ class Packing:
         """
         self._check(flat, [out])
         for run, codec in self._codecs(flat):
-            codec.encode_into(run.values(flat), run.bytes_of(out), key.fold(run.segment.name))
+            own_key = key.fold(run.segment.name) if codec.format.is_stochastic else key
+            codec.encode_into(run.values(flat), run.bytes_of(out), own_key)
 
     def decode_into(self, payload: Tensor, flat: Tensor) -> None:
         """Decode ``payload`` into ``flat``; padding becomes 0. Errors as for `encode_into`."""
@@ -114,8 +118,11 @@ class Packing:
             run.padding_of(flat).zero_()
 
     def _codecs(self, flat: Tensor) -> Iterator[tuple[_Run, Codec]]:
-        for run in self._runs:
-            yield run, codec_for(run.segment.format, flat.device)
+        codecs = self._codecs_of.get(flat.device)
+        if codecs is None:
+            codecs = [codec_for(run.segment.format, flat.device) for run in self._runs]
+            self._codecs_of[flat.device] = codecs
+        yield from zip(self._runs, codecs, strict=True)
 
     def _check(self, flat: Tensor, payloads: Sequence[Tensor]) -> None:
         if flat.shape != (self.numel,):
@@ -135,11 +142,13 @@ class Packing:
         for segment, element, byte in zip(self.segments, self.starts, self.offsets, strict=True):
             if pending is not None and _joins(pending.segment, segment):
                 merged = replace(segment, numel=pending.segment.numel + segment.numel)
-                pending = replace(pending, segment=merged)
+                pending = replace(pending, segment=merged, wire_bytes=merged.wire_bytes)
                 continue
             if pending is not None:
                 yield pending
-            pending = _Run(segment=segment, element=element, byte=byte)
+            pending = _Run(
+                segment=segment, element=element, byte=byte, wire_bytes=segment.wire_bytes
+            )
         if pending is not None:
             yield pending
 

@@ -42,10 +42,12 @@ class UniformKernel(Codec):
 
     def _encode(self, x: Tensor, out: Tensor, key: Key) -> None:
         plan = plan_of(self.format, x)
-        levels = self._levels._replace(key=key.signed_value)
+        levels = self._levels
         payload = out.numpy()
         payload[plan.codes_end :] = 0
-        if "shift" in self.format.options:
+        if levels.stochastic:
+            levels = levels._replace(key=key.signed_value)
+        if plan.scales_at:
             levels = levels._replace(shift=np.float32(draw_shift(key, self.format.bits)))
             payload[: plan.scales_at].view(np.float32)[0] = levels.shift
         uniform.encode(bytes_of(x), payload, plan, levels, 0, plan.num_blocks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,12 +19,17 @@ _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT
 
 def plan_of(fmt: WireFormat, values: Tensor) -> Plan:
     """Where things lie in ``values`` and in its payload."""
+    return _plan_of(fmt, values.numel(), values.dtype)
+
+
+@lru_cache(maxsize=4096)  # the parameters of a model come again in every step
+def _plan_of(fmt: WireFormat, numel: int, dtype: torch.dtype) -> Plan:
     assert fmt.block is not None
-    layout = fmt.layout(values.numel())
+    layout = fmt.layout(numel)
     return Plan(
-        numel=values.numel(),
+        numel=numel,
         block=fmt.block,
-        kind=_KINDS[values.dtype],
+        kind=_KINDS[dtype],
         bits=fmt.bits,
         rotates="hadamard" in fmt.options,
         num_blocks=layout.num_blocks,
