@@ -85,6 +85,8 @@ def _unpack_4(packed: Any, row: int, stretch: int, codes: Any, stride: int) -> N
         for i in range(strips, stretch):
             k = np.uint64(i)
             codes[low + k] = packed[source + k] & np.uint8(15)
+        for i in range(strips, stretch):
+            k = np.uint64(i)
             codes[high + k] = packed[source + k] >> np.uint8(4)
 
 

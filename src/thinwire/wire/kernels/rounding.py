@@ -1,7 +1,8 @@
 """From values to codes: the loops that touch every element of a tile.
 
-Each takes the values of a tile, block after block, and writes one byte per code. They differ from
-the formulas of `thinwire.wire.reference.uniform` in nothing: same operations, same order. Meanwhile
+Each takes the values of a tile, block after block, and writes one byte per code in the same place;
+a ragged block is alone in its tile, so the padding of its codes moves nothing. They differ from the
+formulas of `thinwire.wire.reference.uniform` in nothing: same operations, same order. Meanwhile
 they prefetch bytes ``ahead``.
 
     note [rounding by addition]
@@ -19,11 +20,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from thinwire.wire.kernels.compiled import loop
-from thinwire.wire.kernels.memory import prefetch
+from thinwire.wire.kernels.memory import prefetch, prefetch_four_lines
 from thinwire.wire.kernels.random import block_word, centred_high, centred_low, random_word
-from thinwire.wire.kernels.scales import STRIP
 
 __all__ = ["Codes", "codes_between", "nearest", "stochastic"]
+
+# Elements between two requests for memory: few enough that the requests never queue up. A loop
+# whose length the compiler knows becomes straight vector code; what is left over follows.
+_STRIP = 128
+
+# A random word serves two elements, so half a strip of pairs is a strip.
+_PAIRS = _STRIP // 2
 
 _ROUNDER = np.float32(1.5 * 2**23)
 
@@ -57,18 +64,22 @@ def nearest(
     values: Any, width: int, zeros: Any, inverses: Any, levels: Any, ahead: Any, codes: Any
 ) -> None:
     """Nearest code of ``(value * unit - zero) * inverse - shift``."""
-    stride = codes.size // inverses.size
+    unit, shift, bounds = levels.unit, levels.shift, levels.codes
     ahead_bytes = ahead.size // values.size
+    strips = width // _STRIP * _STRIP
     for block in range(inverses.size):
         zero, inverse = zeros[block], inverses[block]
-        moved = np.uint64(block * stride) - np.uint64(block * width)
-        end = (block + 1) * width
-        for start in range(block * width, end, STRIP):
-            stop = min(start + STRIP, end)
-            prefetch(ahead, start * ahead_bytes, stop * ahead_bytes)
-            for i in range(np.uint64(start), np.uint64(stop)):
-                steps = (values[i] * levels.unit - zero) * inverse - levels.shift
-                codes[i + moved] = _code(steps, levels.codes)
+        for start in range(block * width, block * width + strips, _STRIP):
+            prefetch_four_lines(ahead, start * ahead_bytes)
+            for i in range(_STRIP):
+                k = np.uint64(start + i)
+                steps = (values[k] * unit - zero) * inverse - shift
+                codes[k] = _code(steps, bounds)
+        rest, end = block * width + strips, (block + 1) * width
+        prefetch(ahead, rest * ahead_bytes, end * ahead_bytes)
+        for j in range(np.uint64(rest), np.uint64(end)):
+            steps = (values[j] * unit - zero) * inverse - shift
+            codes[j] = _code(steps, bounds)
 
 
 @loop
@@ -83,29 +94,32 @@ def stochastic(
     codes: Any,
 ) -> None:
     """Nearest code of ``(value * unit - zero) * inverse`` plus a random number in (-1/2, 1/2)."""
-    stride = codes.size // inverses.size
+    unit, bounds = levels.unit, levels.codes
     ahead_bytes = ahead.size // values.size
-    half = np.uint64((width + 1) // 2)
+    pairs, half = width // 2, (width + 1) // 2
+    strips = pairs // _PAIRS * _PAIRS
     for block in range(inverses.size):
         zero, inverse = zeros[block], inverses[block]
         base = block_word(levels.key, first_block + block)
-        low, low_code = np.uint64(block * width), np.uint64(block * stride)
-        pairs = width // 2
-        for start in range(0, pairs, STRIP):
-            stop = min(start + STRIP, pairs)
-            first = block * width + 2 * start
-            prefetch(ahead, first * ahead_bytes, (first + 2 * (stop - start)) * ahead_bytes)
-            for i in range(np.uint64(start), np.uint64(stop)):
-                word = random_word(base, i)
-                steps = (values[low + i] * levels.unit - zero) * inverse
-                codes[low_code + i] = _code(steps + centred_low(word), levels.codes)
-                steps = (values[low + half + i] * levels.unit - zero) * inverse
-                codes[low_code + half + i] = _code(steps + centred_high(word), levels.codes)
-        if width % 2:
-            middle = half - np.uint64(1)
-            steps = (values[low + middle] * levels.unit - zero) * inverse
-            steps += centred_low(random_word(base, middle))
-            codes[low_code + middle] = _code(steps, levels.codes)
+        low = np.uint64(block * width)
+        high = low + np.uint64(half)
+        for start in range(0, strips, _PAIRS):
+            prefetch_four_lines(ahead, (block * width + 2 * start) * ahead_bytes)
+            for i in range(_PAIRS):
+                k = np.uint64(start + i)
+                word = random_word(base, k)
+                steps = (values[low + k] * unit - zero) * inverse
+                codes[low + k] = _code(steps + centred_low(word), bounds)
+                steps = (values[high + k] * unit - zero) * inverse
+                codes[high + k] = _code(steps + centred_high(word), bounds)
+        rest, end = block * width + 2 * strips, (block + 1) * width
+        prefetch(ahead, rest * ahead_bytes, end * ahead_bytes)
+        for j in range(np.uint64(strips), np.uint64(half)):
+            steps = (values[low + j] * unit - zero) * inverse
+            codes[low + j] = _code(steps + centred_low(random_word(base, j)), bounds)
+        for j in range(np.uint64(strips), np.uint64(pairs)):
+            steps = (values[high + j] * unit - zero) * inverse
+            codes[high + j] = _code(steps + centred_high(random_word(base, j)), bounds)
 
 
 @loop

@@ -18,7 +18,6 @@ from thinwire.wire.scales import SMALLEST_SCALE
 __all__ = [
     "INFINITY",
     "NAN",
-    "STRIP",
     "clear_codes",
     "extremes",
     "invert",
@@ -29,7 +28,7 @@ __all__ = [
 ]
 
 # Elements between two requests for memory: few enough that the requests never queue up.
-STRIP = 128
+_STRETCH = 256
 
 INFINITY = np.int32(0x7F800000)
 NAN = np.int32(0x7FC00000)
@@ -49,11 +48,11 @@ def magnitudes(values: Any, width: int, ahead: Any, out: Any) -> None:
     for block in range(out.size):
         largest = np.int32(0)
         end = (block + 1) * width
-        for start in range(block * width, end, STRIP):
-            stop = min(start + STRIP, end)
-            prefetch(ahead, start * ahead_bytes, stop * ahead_bytes)
-            for i in range(np.uint64(start), np.uint64(stop)):
-                magnitude = bits[i] & _MAGNITUDE
+        for start in range(block * width, end, _STRETCH):
+            stretch = bits[start : min(start + _STRETCH, end)]
+            prefetch(ahead, start * ahead_bytes, (start + stretch.size) * ahead_bytes)
+            for i in range(stretch.size):
+                magnitude = stretch[i] & _MAGNITUDE
                 largest = magnitude if magnitude > largest else largest
         out[block] = largest
 
@@ -70,11 +69,11 @@ def extremes(values: Any, width: int, ahead: Any, lowest: Any, highest: Any) -> 
     for block in range(lowest.size):
         low, high = _MAGNITUDE, np.int32(-0x80000000)
         end = (block + 1) * width
-        for start in range(block * width, end, STRIP):
-            stop = min(start + STRIP, end)
-            prefetch(ahead, start * ahead_bytes, stop * ahead_bytes)
-            for i in range(np.uint64(start), np.uint64(stop)):
-                ordered = np.int32(_ordered(bits[i]))
+        for start in range(block * width, end, _STRETCH):
+            stretch = bits[start : min(start + _STRETCH, end)]
+            prefetch(ahead, start * ahead_bytes, (start + stretch.size) * ahead_bytes)
+            for i in range(stretch.size):
+                ordered = np.int32(_ordered(stretch[i]))
                 low = ordered if ordered < low else low
                 high = ordered if ordered > high else high
         finite = low > _NEGATIVE_INFINITY and high < INFINITY

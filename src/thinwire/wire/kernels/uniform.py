@@ -221,32 +221,31 @@ def _decode_tile(
 def _symmetric_values(
     codes: Any, steps: Any, offset: Any, shift: Any, add: bool, width: int, out: Any
 ) -> None:
-    stride = codes.size // steps.size
     for block in range(steps.size):
-        step = steps[block]
-        moved = np.uint64(block * stride) - np.uint64(block * width)
-        start, stop = np.uint64(block * width), np.uint64((block + 1) * width)
+        step, first = steps[block], np.uint64(block * width)
         if add:
-            for i in range(start, stop):
-                out[i] += (np.float32(codes[i + moved]) - offset + shift) * step
+            for i in range(width):
+                k = first + np.uint64(i)
+                out[k] += (np.float32(codes[k]) - offset + shift) * step
         else:
-            for i in range(start, stop):
-                out[i] = (np.float32(codes[i + moved]) - offset + shift) * step
+            for i in range(width):
+                k = first + np.uint64(i)
+                out[k] = (np.float32(codes[k]) - offset + shift) * step
 
 
 @loop
 def _affine_values(codes: Any, zeros: Any, steps: Any, add: bool, width: int, out: Any) -> None:
-    stride = codes.size // steps.size
     for block in range(steps.size):
         zero, step = zeros[block] * _HALF, steps[block] * _HALF
-        moved = np.uint64(block * stride) - np.uint64(block * width)
-        start, stop = np.uint64(block * width), np.uint64((block + 1) * width)
+        first = np.uint64(block * width)
         if add:
-            for i in range(start, stop):
-                out[i] += _doubled(zero + np.float32(codes[i + moved]) * step)
+            for i in range(width):
+                k = first + np.uint64(i)
+                out[k] += _doubled(zero + np.float32(codes[k]) * step)
         else:
-            for i in range(start, stop):
-                out[i] = _doubled(zero + np.float32(codes[i + moved]) * step)
+            for i in range(width):
+                k = first + np.uint64(i)
+                out[k] = _doubled(zero + np.float32(codes[k]) * step)
 
 
 @loop
