@@ -10,7 +10,7 @@ from torch import Tensor
 from thinwire.formats import WireFormat
 from thinwire.wire.codec import Codec
 from thinwire.wire.kernels import rounding, uniform
-from thinwire.wire.kernels.plans import bytes_of, plan_of
+from thinwire.wire.kernels.plans import plan_of
 from thinwire.wire.key import Key
 from thinwire.wire.levels import Levels, draw_shift
 
@@ -50,7 +50,7 @@ class UniformKernel(Codec):
         if plan.scales_at:
             levels = levels._replace(shift=np.float32(draw_shift(key, self.format.bits)))
             payload[: plan.scales_at].view(np.float32)[0] = levels.shift
-        uniform.encode(bytes_of(x), payload, plan, levels, 0, plan.num_blocks)
+        uniform.encode(x.data_ptr(), out.data_ptr(), plan, levels, 0, plan.num_blocks)
 
     def _decode(self, payload: Tensor, out: Tensor) -> None:
         self._decode_sum([payload], out)
@@ -62,7 +62,4 @@ class UniformKernel(Codec):
         if plan.scales_at:
             for index, payload in enumerate(payloads):
                 shifts[index] = payload.numpy()[: plan.scales_at].view(np.float32)[0]
-        size = payloads[0].numel()
-        uniform.decode(
-            addresses, shifts, size, bytes_of(out), plan, self._levels, 0, plan.num_blocks
-        )
+        uniform.decode(addresses, shifts, out.data_ptr(), plan, self._levels, 0, plan.num_blocks)

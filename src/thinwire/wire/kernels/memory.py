@@ -12,7 +12,15 @@ from numba.extending import intrinsic
 
 from thinwire.wire.kernels.compiled import loop
 
-__all__ = ["bytes_at", "prefetch", "prefetch_four_lines"]
+__all__ = [
+    "bytes_at",
+    "floats_at",
+    "halves_at",
+    "keep",
+    "prefetch",
+    "prefetch_four_lines",
+    "words_at",
+]
 
 _CACHE_LINE_BYTES = 64
 _READ, _KEEP_IN_ALL_LEVELS, _DATA = 0, 3, 1
@@ -77,5 +85,33 @@ def prefetch_four_lines(memory: Any, start: int) -> None:
 
 @loop
 def bytes_at(address: int, size: int) -> Any:
-    """``size`` bytes at an address, as an array. Whoever owns them must outlive it."""
+    """``size`` bytes at an address, as an array. Whoever owns them must outlive it.
+
+    Kernels take addresses and make arrays where they need them: a slice of an array that counts its
+    references, or a view of it in another type, costs as much as a hundred elements.
+    """
     return carray(_as_pointer(address), (size,), np.uint8)
+
+
+@loop
+def floats_at(address: int, size: int) -> Any:
+    """``size`` float32 numbers at an address."""
+    return carray(_as_pointer(address), (size,), np.float32)
+
+
+@loop
+def halves_at(address: int, size: int) -> Any:
+    """``size`` 16-bit numbers at an address, as uint16."""
+    return carray(_as_pointer(address), (size,), np.uint16)
+
+
+@loop
+def words_at(address: int, size: int) -> Any:
+    """``size`` int32 numbers at an address."""
+    return carray(_as_pointer(address), (size,), np.int32)
+
+
+@loop
+def keep(array: Any) -> int:
+    """Call this after the last use of an array's address: until then the array is alive."""
+    return array.size  # type: ignore[no-any-return]

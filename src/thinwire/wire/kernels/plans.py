@@ -1,9 +1,8 @@
-"""A tensor and its payload as numbers and bytes, for a compiled loop."""
+"""A tensor and its payload as numbers, for a compiled loop."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from thinwire.formats import WireFormat
 from thinwire.wire.kernels.halves import BFLOAT16, FLOAT16, FLOAT32
 from thinwire.wire.kernels.tiles import Plan
 
-__all__ = ["bytes_of", "plan_of"]
+__all__ = ["plan_of"]
 
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 
@@ -34,13 +33,9 @@ def _plan_of(fmt: WireFormat, numel: int, dtype: torch.dtype) -> Plan:
         rotates="hadamard" in fmt.options,
         num_blocks=layout.num_blocks,
         block_bytes=fmt.code_bytes(fmt.block),
+        scale_bytes=fmt.scale_bytes,
         scales_at=layout.scales_at,
         zeros_at=layout.zeros_at,
         codes_at=layout.codes_at,
         codes_end=layout.codes_end,
     )
-
-
-def bytes_of(values: Tensor) -> Any:
-    """The memory of a tensor as a uint8 array."""
-    return values.detach().view(torch.uint8).numpy()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from thinwire.wire.kernels.compiled import loop
-from thinwire.wire.kernels.memory import prefetch
+from thinwire.wire.kernels.memory import floats_at, halves_at, prefetch
 from thinwire.wire.scales import SMALLEST_SCALE
 
 __all__ = [
@@ -100,31 +100,29 @@ def round_scales(raw: Any, finite: Any, added: int, mask: int, largest: int) -> 
 
 
 @loop
-def store_scales(scales: Any, first_block: int, section: Any, num_blocks: int) -> None:
-    """Write scales into their section of the payload, which holds 2 or 4 bytes for each."""
-    bits = scales.view(np.int32)
-    if section.size == 4 * num_blocks:
-        wide = section.view(np.int32)[first_block : first_block + bits.size]
-        for i in range(bits.size):
-            wide[i] = bits[i]
+def store_scales(scales: Any, address: int, scale_bytes: int) -> None:
+    """Write the float32 scales of a tile to an address in the payload, 2 or 4 bytes each."""
+    if scale_bytes == 4:
+        wide = floats_at(address, scales.size)
+        for i in range(scales.size):
+            wide[i] = scales[i]
     else:
-        half = section.view(np.uint16)[first_block : first_block + bits.size]
-        for i in range(bits.size):
-            half[i] = np.uint16(bits[i] >> np.int32(16))
+        half = halves_at(address, scales.size)
+        for i in range(scales.size):
+            half[i] = np.uint16(np.float32(scales[i]).view(np.int32) >> np.int32(16))
 
 
 @loop
-def load_scales(section: Any, num_blocks: int, first_block: int, scales: Any) -> None:
-    """Read the float32 scales of a tile from their section of the payload."""
-    bits = scales.view(np.int32)
-    if section.size == 4 * num_blocks:
-        wide = section.view(np.int32)[first_block : first_block + bits.size]
-        for i in range(bits.size):
-            bits[i] = wide[i]
+def load_scales(address: int, scale_bytes: int, scales: Any) -> None:
+    """The inverse of `store_scales`."""
+    if scale_bytes == 4:
+        wide = floats_at(address, scales.size)
+        for i in range(scales.size):
+            scales[i] = wide[i]
     else:
-        half = section.view(np.uint16)[first_block : first_block + bits.size]
-        for i in range(bits.size):
-            bits[i] = np.int32(half[i]) << np.int32(16)
+        half = halves_at(address, scales.size)
+        for i in range(scales.size):
+            scales[i] = np.int32(np.int32(half[i]) << np.int32(16)).view(np.float32)
 
 
 @loop

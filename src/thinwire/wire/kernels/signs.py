@@ -16,8 +16,8 @@ from thinwire.formats import WireFormat
 from thinwire.wire.codec import Codec
 from thinwire.wire.kernels import scales, tiles
 from thinwire.wire.kernels.compiled import entry, loop
-from thinwire.wire.kernels.memory import bytes_at
-from thinwire.wire.kernels.plans import bytes_of, plan_of
+from thinwire.wire.kernels.memory import floats_at, keep
+from thinwire.wire.kernels.plans import plan_of
 from thinwire.wire.key import Key
 from thinwire.wire.scales import ScaleRule
 
@@ -51,7 +51,7 @@ class SignKernel(Codec):
         plan = plan_of(self.format, x)
         payload = out.numpy()
         payload[plan.codes_end :] = 0
-        _encode_tiles(bytes_of(x), payload, plan, self._rule)
+        _encode_tiles(x.data_ptr(), out.data_ptr(), plan, self._rule)
 
     def _decode(self, payload: Tensor, out: Tensor) -> None:
         self._decode_sum([payload], out)
@@ -59,24 +59,22 @@ class SignKernel(Codec):
     def _decode_sum(self, payloads: Sequence[Tensor], out: Tensor) -> None:
         plan = plan_of(self.format, out)
         addresses = np.array([payload.data_ptr() for payload in payloads], np.int64)
-        _decode_tiles(addresses, payloads[0].numel(), bytes_of(out), plan)
+        _decode_tiles(addresses, out.data_ptr(), plan)
 
 
 @entry
-def _encode_tiles(x: Any, out: Any, plan: tiles.Plan, rule: _Rule) -> None:
+def _encode_tiles(x: int, payload: int, plan: tiles.Plan, rule: _Rule) -> None:
     tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
-    own_values = tiles.values_scratch(plan, tile_blocks)
-    sums = np.empty(tile_blocks * plan.block, np.float32)
-    means, finite = np.empty(tile_blocks, np.float32), np.empty(tile_blocks, np.int32)
-    step_bytes = tiles.element_bytes(plan)
+    memory = tiles.scratch_memory(plan, tile_blocks)
+    scratch = tiles.scratch_in(memory, plan, tile_blocks)
+    more_memory = np.empty(tile_blocks * plan.block, np.float32)
+    sums = floats_at(more_memory.ctypes.data, more_memory.size)
     block = 0
     while block < plan.num_blocks:
         tile = tiles.next_tile(plan, block, plan.num_blocks, tile_blocks)
-        start = block * plan.block * step_bytes
-        stop = start + tile.num_blocks * tile.width * step_bytes
-        values = tiles.load_values(x[start:stop], plan, tile, own_values)
-        packed = tiles.codes_of(out, plan, tile)
-        done, bits = means[: tile.num_blocks], finite[: tile.num_blocks]
+        values = tiles.load_values(x, plan, tile, scratch)
+        packed = tiles.codes_of(payload, plan, tile)
+        done, bits = scratch.steps[: tile.num_blocks], scratch.finite[: tile.num_blocks]
         if tile.width == 8 * _LANES:
             _sums_of_128(values, sums, done)
             _signs_of_128(values.view(np.int32), packed)
@@ -86,8 +84,10 @@ def _encode_tiles(x: Any, out: Any, plan: tiles.Plan, rule: _Rule) -> None:
         _finish(values, tile.width, sums, done, bits)
         scales.clear_codes(bits, packed)
         scales.round_scales(done, bits, rule.added, rule.mask, rule.largest)
-        scales.store_scales(done, tile.block, tiles.scales_of(out, plan), plan.num_blocks)
+        scales.store_scales(done, tiles.scales_address(payload, plan, tile), plan.scale_bytes)
         block += tile.num_blocks
+    keep(memory)
+    keep(more_memory)
 
 
 @loop
@@ -182,26 +182,23 @@ def _signs(bits: Any, width: int, packed: Any) -> None:
 
 
 @entry
-def _decode_tiles(addresses: Any, size: int, out: Any, plan: tiles.Plan) -> None:
+def _decode_tiles(payloads: Any, out: int, plan: tiles.Plan) -> None:
     tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
-    own_values = tiles.values_scratch(plan, tile_blocks)
-    means = np.empty(tile_blocks, np.float32)
-    step_bytes = tiles.element_bytes(plan)
+    memory = tiles.scratch_memory(plan, tile_blocks)
+    scratch = tiles.scratch_in(memory, plan, tile_blocks)
     block = 0
     while block < plan.num_blocks:
         tile = tiles.next_tile(plan, block, plan.num_blocks, tile_blocks)
-        numel = tile.num_blocks * tile.width
-        start = block * plan.block * step_bytes
-        target = out[start : start + numel * step_bytes]
-        values = tiles.values_to_fill(target, plan, tile, own_values)
-        for index in range(addresses.size):
-            payload = bytes_at(addresses[index], size)
-            section = tiles.scales_of(payload, plan)
-            scales.load_scales(section, plan.num_blocks, tile.block, means[: tile.num_blocks])
-            packed = tiles.codes_of(payload, plan, tile)
-            _spread_signs(packed, tile.width, means[: tile.num_blocks], index > 0, values)
-        tiles.finish_values(values, target, plan, tile, addresses.size > 1)
+        values = tiles.values_to_fill(out, plan, tile, scratch)
+        for index in range(payloads.size):
+            address = tiles.scales_address(payloads[index], plan, tile)
+            means = scratch.steps[: tile.num_blocks]
+            scales.load_scales(address, plan.scale_bytes, means)
+            packed = tiles.codes_of(payloads[index], plan, tile)
+            _spread_signs(packed, tile.width, means, index > 0, values)
+        tiles.finish_values(values, out, plan, tile, payloads.size > 1)
         block += tile.num_blocks
+    keep(memory)
 
 
 @loop

@@ -12,7 +12,7 @@ import numpy as np
 
 from thinwire.wire.kernels import rounding, scales, tiles
 from thinwire.wire.kernels.compiled import entry, loop
-from thinwire.wire.kernels.memory import bytes_at
+from thinwire.wire.kernels.memory import bytes_at, keep, prefetch
 from thinwire.wire.kernels.planes import pack, unpack
 from thinwire.wire.scales import FLOAT32_MAX
 
@@ -53,77 +53,57 @@ class UniformLevels(NamedTuple):
     key: int
 
 
-class _Scratch(NamedTuple):
-    """Memory for one tile, taken once per call."""
-
-    codes: Any
-    steps: Any
-    zeros: Any
-    finite: Any
-
-
 @entry
 def encode(
-    x: Any, out: Any, plan: tiles.Plan, levels: UniformLevels, first: int, last: int
+    x: int, payload: int, plan: tiles.Plan, levels: UniformLevels, first: int, last: int
 ) -> None:
-    """Encode blocks ``first`` to ``last`` of the bytes ``x`` of a flat tensor."""
+    """Encode blocks ``first`` to ``last`` of the tensor at address ``x``."""
     tile_blocks = tiles.blocks_per_tile(plan, tiles.ENCODE_TILE_ELEMENTS)
-    own_values = tiles.values_scratch(plan, tile_blocks)
-    scratch = _scratch(tile_blocks, plan)
-    step_bytes = tiles.element_bytes(plan)
+    memory = tiles.scratch_memory(plan, tile_blocks)
+    scratch = tiles.scratch_in(memory, plan, tile_blocks)
     block = first
     while block < last:
         tile = tiles.next_tile(plan, block, last, tile_blocks)
-        start = block * plan.block * step_bytes
-        stop = start + tile.num_blocks * tile.width * step_bytes
-        values = tiles.load_values(x[start:stop], plan, tile, own_values)
-        ahead = x[stop : stop + (stop - start)]
-        packed = tiles.codes_of(out, plan, tile)
+        values = tiles.load_values(x, plan, tile, scratch)
+        packed = tiles.codes_of(payload, plan, tile)
         codes = packed
         if plan.bits != 8:
             codes = scratch.codes[: tile.num_blocks * tiles.padded(tile.width)]
             codes[tile.num_blocks * tile.width :] = 0
-        _encode_tile(values, tile, out, plan, levels, ahead, scratch, codes)
+        _encode_tile(values, tile, x, payload, plan, levels, scratch, codes)
         if plan.bits != 8:
             pack(codes, tiles.padded(tile.width), tile.width, plan.bits, packed)
         block += tile.num_blocks
-
-
-@loop
-def _scratch(tile_blocks: int, plan: tiles.Plan) -> _Scratch:
-    return _Scratch(
-        np.empty(0 if plan.bits == 8 else tile_blocks * plan.block, np.uint8),
-        np.empty(tile_blocks, np.float32),
-        np.zeros(tile_blocks, np.float32),
-        np.empty(tile_blocks, np.int32),
-    )
+    keep(memory)
 
 
 @loop
 def _encode_tile(
     values: Any,
     tile: tiles.Tile,
-    out: Any,
+    x: int,
+    payload: int,
     plan: tiles.Plan,
     levels: UniformLevels,
-    ahead: Any,
-    scratch: _Scratch,
+    scratch: tiles.Scratch,
     codes: Any,
 ) -> None:
     """Scales into the payload, and codes of one byte each into ``codes``."""
+    half_bytes = values.size * tiles.element_bytes(plan) // 2
+    next_values = tiles.values_address(x, plan, tile) + 2 * half_bytes
+    soon, later = bytes_at(next_values, half_bytes), bytes_at(next_values + half_bytes, half_bytes)
     steps, zeros = scratch.steps[: tile.num_blocks], scratch.zeros[: tile.num_blocks]
     finite = scratch.finite[: tile.num_blocks]
-    soon, later = ahead[: ahead.size // 2], ahead[ahead.size // 2 :]
     if levels.affine:
         scales.extremes(values, tile.width, soon, zeros.view(np.int32), finite)
         _affine_scales(zeros, finite, levels, steps)
-        scales.store_scales(zeros, tile.block, tiles.zeros_of(out, plan), plan.num_blocks)
+        scales.store_scales(zeros, tiles.zeros_address(payload, plan, tile), plan.scale_bytes)
         for i in range(tile.num_blocks):
             zeros[i] *= levels.unit
     else:
         scales.magnitudes(values, tile.width, soon, finite)
         _symmetric_scales(finite, levels, steps)
-    scales.store_scales(steps, tile.block, tiles.scales_of(out, plan), plan.num_blocks)
+    scales.store_scales(steps, tiles.scales_address(payload, plan, tile), plan.scale_bytes)
     scales.invert(steps, np.float32(1) / levels.unit)
     if levels.stochastic:
         rounding.stochastic(values, tile.width, zeros, steps, levels, tile.block, later, codes)
@@ -154,75 +134,92 @@ def _affine_scales(zeros: Any, highest: Any, levels: UniformLevels, out: Any) ->
     scales.round_scales(out, highest, levels.added, levels.mask, levels.largest)
 
 
+class _Source(NamedTuple):
+    """One of the payloads of a sum.
+
+    Attributes:
+        payload: its address.
+        shift: float32, the shift of its lattice.
+        add: there is a sum already that it is added to.
+        takes_turns: payloads take turns, tile by tile, too quickly for the processor to guess what
+            it will need next: the codes of the next tile are prefetched.
+    """
+
+    payload: int
+    shift: Any
+    add: bool
+    takes_turns: bool
+
+
 @entry
 def decode(
-    addresses: Any,
+    payloads: Any,
     shifts: Any,
-    size: int,
-    out: Any,
+    out: int,
     plan: tiles.Plan,
     levels: UniformLevels,
     first: int,
     last: int,
 ) -> None:
-    """Decode and sum blocks ``first`` to ``last`` of several payloads of ``size`` bytes.
+    """Decode and sum blocks ``first`` to ``last`` of several payloads.
 
     Args:
-        addresses: int64, where the payloads lie; their values are summed in this order.
+        payloads: int64, the addresses of the payloads; values are summed in this order.
         shifts: float32, the shift of each.
-        out: the bytes of a flat tensor; float32 when there are several payloads.
+        out: the address of a flat tensor; float32 when there are several payloads.
     """
     tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
-    own_values = tiles.values_scratch(plan, tile_blocks)
-    scratch = _scratch(tile_blocks, plan)
-    step_bytes = tiles.element_bytes(plan)
+    memory = tiles.scratch_memory(plan, tile_blocks)
+    scratch = tiles.scratch_in(memory, plan, tile_blocks)
     block = first
     while block < last:
         tile = tiles.next_tile(plan, block, last, tile_blocks)
-        size_of_tile = tile.num_blocks * tile.width
-        start = block * plan.block * step_bytes
-        target = out[start : start + size_of_tile * step_bytes]
-        values = tiles.values_to_fill(target, plan, tile, own_values)
-        for index in range(addresses.size):
-            payload = bytes_at(addresses[index], size)
-            shift = shifts[index]
-            _decode_tile(payload, tile, plan, levels, shift, index > 0, scratch, values)
-        tiles.finish_values(values, target, plan, tile, addresses.size > 1)
+        values = tiles.values_to_fill(out, plan, tile, scratch)
+        for index in range(payloads.size):
+            source = _Source(payloads[index], shifts[index], index > 0, payloads.size > 1)
+            _decode_tile(source, tile, plan, levels, scratch, values)
+        tiles.finish_values(values, out, plan, tile, payloads.size > 1)
         block += tile.num_blocks
+    keep(memory)
 
 
 @loop
 def _decode_tile(
-    payload: Any,
+    source: _Source,
     tile: tiles.Tile,
     plan: tiles.Plan,
     levels: UniformLevels,
-    shift: Any,
-    add: bool,
-    scratch: _Scratch,
+    scratch: tiles.Scratch,
     values: Any,
 ) -> None:
     """Decode a tile into ``values``, or add it to them."""
+    payload, add = source.payload, source.add
     steps, zeros = scratch.steps[: tile.num_blocks], scratch.zeros[: tile.num_blocks]
-    codes = tiles.codes_of(payload, plan, tile)
+    scales.load_scales(tiles.scales_address(payload, plan, tile), plan.scale_bytes, steps)
+    packed = tiles.codes_of(payload, plan, tile)
+    ahead_bytes = packed.size if source.takes_turns else 0
+    ahead = bytes_at(tiles.codes_address(payload, plan, tile) + packed.size, ahead_bytes)
+    codes = packed
     if plan.bits != 8:
-        packed, stride = codes, tiles.padded(tile.width)
+        stride = tiles.padded(tile.width)
         codes = scratch.codes[: tile.num_blocks * stride]
         unpack(packed, stride, tile.width, plan.bits, codes)
-    scales.load_scales(tiles.scales_of(payload, plan), plan.num_blocks, tile.block, steps)
     if levels.affine:
-        scales.load_scales(tiles.zeros_of(payload, plan), plan.num_blocks, tile.block, zeros)
-        _affine_values(codes, zeros, steps, add, tile.width, values)
+        scales.load_scales(tiles.zeros_address(payload, plan, tile), plan.scale_bytes, zeros)
+        _affine_values(codes, zeros, steps, add, tile.width, ahead, values)
     else:
-        _symmetric_values(codes, steps, levels.offset, shift, add, tile.width, values)
+        _symmetric_values(codes, steps, levels.offset, source.shift, add, tile.width, ahead, values)
 
 
 @loop
 def _symmetric_values(
-    codes: Any, steps: Any, offset: Any, shift: Any, add: bool, width: int, out: Any
+    codes: Any, steps: Any, offset: Any, shift: Any, add: bool, width: int, ahead: Any, out: Any
 ) -> None:
+    """``(code - offset + shift) * step`` into ``out``, or added to it; prefetches ``ahead``."""
+    ahead_bytes = ahead.size // steps.size
     for block in range(steps.size):
         step, first = steps[block], np.uint64(block * width)
+        prefetch(ahead, block * ahead_bytes, (block + 1) * ahead_bytes)
         if add:
             for i in range(width):
                 k = first + np.uint64(i)
@@ -234,10 +231,15 @@ def _symmetric_values(
 
 
 @loop
-def _affine_values(codes: Any, zeros: Any, steps: Any, add: bool, width: int, out: Any) -> None:
+def _affine_values(
+    codes: Any, zeros: Any, steps: Any, add: bool, width: int, ahead: Any, out: Any
+) -> None:
+    """``zero + code * step`` at half size, doubled into ``out``, or added; prefetches ``ahead``."""
+    ahead_bytes = ahead.size // steps.size
     for block in range(steps.size):
         zero, step = zeros[block] * _HALF, steps[block] * _HALF
         first = np.uint64(block * width)
+        prefetch(ahead, block * ahead_bytes, (block + 1) * ahead_bytes)
         if add:
             for i in range(width):
                 k = first + np.uint64(i)
