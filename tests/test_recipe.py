@@ -23,7 +23,11 @@ def test_a_named_recipe_is_the_function_of_that_name(name: str) -> None:
 @pytest.mark.parametrize("name", recipes.names())
 def test_a_file_written_from_a_recipe_reads_back_as_the_recipe(name: str, tmp_path: Path) -> None:
     recipe = dataclasses.replace(
-        parse_recipe(name), seed=7, exact=("*norm*", 'odd "quoted" \\ name\n')
+        parse_recipe(name),
+        seed=7,
+        exact=("*norm*", 'odd "quoted" \\ name\n'),
+        grads_for=(("*head*", "bf16"), ('a "b"\t= {c}', "int8/64+stochastic"), ("*", "int5/32")),
+        warmup_steps=3,
     )
     path = tmp_path / "mine.toml"
     path.write_text(format_recipe(recipe))
@@ -48,6 +52,35 @@ def test_overrides_follow_the_name() -> None:
         seed=5,
         exact=("*norm*", "head"),
     )
+
+
+def test_formats_of_single_parameters_follow_patterns(tmp_path: Path) -> None:
+    text = parse_recipe("thin:grads_for=*embed*>int8/128|*HEAD*>topk=0.01:weights_for=*head*>bf16")
+    made = recipes.thin(
+        grads_for=(("*embed*", "int8/128"), ("*HEAD*", "topk=0.01")),
+        weights_for=(("*head*", "bf16"),),
+    )
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'base = "thin"\n[grads_for]\n"*embed*" = "int8/128"\n"*HEAD*" = "topk=0.01"\n'
+        '[weights_for]\n"*head*" = "bf16"\n'
+    )
+    assert text == made == parse_recipe(str(path))
+    assert not made.is_uncompressed
+
+
+def test_the_first_pattern_that_matches_decides() -> None:
+    recipe = recipes.sdp4bit(grads_for=(("blocks.0.*", "int8/64"), ("*weight", "bf16")))
+    within = recipe.grad_rule_within
+    assert within is not None
+    for name, across_hosts, within_host in [
+        ("blocks.0.up.weight", "int8/64", "int8/64"),
+        ("BLOCKS.1.up.weight", "bf16", "bf16"),
+        ("embed", "int4/128+stochastic", "int8/128+stochastic"),
+    ]:
+        assert str(recipe.grad_rule.format_of(name)) == across_hosts
+        assert str(within.format_of(name)) == within_host
+    assert str(recipe.weight_rule.format_of("blocks.0.up.weight")) == "int4/2048"
 
 
 def test_compute_decides_what_an_uncompressed_recipe_sends() -> None:
@@ -104,8 +137,8 @@ def test_exact_parameters(name: str, shape: tuple[int, ...], exact: bool) -> Non
         ({"seed": -1}, "seed"),
         ({"seed": 2**63}, "seed"),
         ({"feedback": 1}, "feedback"),
-        ({"adaptive_bits": 0}, "adaptive_bits"),
-        ({"adaptive_bits": float("nan")}, "adaptive_bits"),
+        ({"adaptive_bits": 0, "grads": "int4/128"}, "adaptive_bits"),
+        ({"adaptive_bits": float("nan"), "grads": "int4/128"}, "adaptive_bits"),
         ({"replica": "world"}, "replica"),
         ({"accumulate": "never"}, "accumulate"),
         ({"offload": "cloud"}, "offload"),
@@ -121,6 +154,33 @@ def test_exact_parameters(name: str, shape: tuple[int, ...], exact: bool) -> Non
         ({"replica": "host/int9"}, "int9"),
         ({"replica": 3}, "replica"),
         ({"stage": 0, "grads_within": "int8"}, "stage=3"),
+        ({"grads_for": [("*", "int8")]}, "grads_for"),
+        ({"grads_for": (("*", 8),)}, "grads_for"),
+        ({"grads_for": ("*", "int8")}, "grads_for"),
+        ({"grads_for": (("*", "int9"),)}, "int9"),
+        ({"grads_for": (("*", "int8"), ("*", "int4"))}, "twice"),
+        ({"weights_for": (("1d", "int8"),)}, "*embed*"),
+        ({"weights_for": (("*", "fp32"),)}, "compute=bf16"),
+        ({"stage": 0, "compute": "fp32", "weights_for": (("*", "int8"),)}, "stage=3"),
+        ({"stage": 0, "compute": "fp32", "hybrid": True}, "stage=2"),
+        ({"stage": 1, "hybrid": True}, "stage=2"),
+        ({"hybrid": 1}, "hybrid"),
+        ({"warmup_steps": -1}, "warmup_steps"),
+        ({"staleness": 2}, "staleness"),
+        ({"staleness": -1}, "staleness"),
+        ({"residual": "bf16"}, "feedback=true"),
+        ({"residual_average": 0.8}, "feedback=true"),
+        ({"residual_reset": 10}, "feedback=true"),
+        ({"feedback": True, "residual": "int4/128"}, "int8/128"),
+        ({"feedback": True, "residual": "int8/128+stochastic"}, "int8/128"),
+        ({"feedback": True, "residual": "fp16"}, "int8/128"),
+        ({"feedback": True, "residual_average": 1.0}, "residual_average"),
+        ({"feedback": True, "residual_average": -0.1}, "residual_average"),
+        ({"feedback": True, "residual_average": float("nan")}, "residual_average"),
+        ({"feedback": True, "residual_reset": -1}, "residual_reset"),
+        ({"adaptive_every": 10}, "adaptive_bits=4.5"),
+        ({"adaptive_bits": 4.5, "adaptive_every": 0}, "adaptive_every"),
+        ({"adaptive_bits": 4.5, "grads": "topk=0.1"}, "grads=topk=0.1"),
     ],
 )
 def test_an_impossible_field_is_named(fields: dict[str, Any], named: str) -> None:
@@ -139,6 +199,8 @@ def test_an_impossible_field_is_named(fields: dict[str, Any], named: str) -> Non
         ("zeropp:seed=many", "whole number"),
         ("zeropp:feedback=maybe", "true, false"),
         ("zeropp:adaptive_bits=x", "a number"),
+        ("zeropp:residual_average=x", "a number"),
+        ("zeropp:grads_for=int8/128", "pattern>format"),
         ("absent.toml", "absent.toml"),
     ],
 )

@@ -8,13 +8,13 @@ it out is asked by :func:`thinwire.shard`, which refuses rather than ignore a fi
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thinwire.errors import ConfigError
 from thinwire.formats import WireFormat, parse_format
+from thinwire.rules import FormatRule, matches, parse_exceptions
 
 __all__ = ["Recipe"]
 
@@ -26,7 +26,18 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "activations": ("keep", "recompute", "partition", "offload"),
     "compute": COMPUTE_DTYPES,
 }
-FORMAT_FIELDS = ("weights", "grads", "grads_within", "optimizer_states", "qat")
+FORMAT_FIELDS = ("weights", "grads", "grads_within", "optimizer_states", "qat", "residual")
+RULE_FIELDS = ("weights_for", "grads_for")
+# families whose number of bits is free: what adaptive bits choose among
+ADAPTIVE_FAMILIES = ("int", "log")
+# fields that only have a meaning beside another one, and what that one must be
+DEPENDENT_FIELDS = (
+    ("residual", "feedback", "feedback=true"),
+    ("residual_average", "feedback", "feedback=true"),
+    ("residual_reset", "feedback", "feedback=true"),
+    ("residual_undo", "feedback", "feedback=true"),
+    ("adaptive_every", "adaptive_bits", "adaptive_bits=4.5"),
+)
 MAX_SEED = 2**63 - 1
 
 
@@ -42,24 +53,45 @@ class Recipe:
         weights: format of the parameters on the wire (stages 2 and 3).
         grads: format of the gradients on the wire, across hosts if ``grads_within`` is given.
         grads_within: format of the first hop, within the host; ``None``: one hop only.
+        weights_for: formats of single parameters instead of ``weights``: pairs of a shell pattern
+            on the parameter's name, matched in any case, and a format; the first match counts.
+        grads_for: the same instead of ``grads``, and of ``grads_within``.
         replica: a copy of the weights that serves gathers without the network. ``None``: none.
             ``"host"``: what forward gathered is kept for backward, split over the ranks of a host
             (hpZ, arXiv 2306.10209, section 3.2). ``"host/FORMAT"`` and ``"rank/FORMAT"``: a copy in
             that format stays for good, split over the ranks of a host or whole on every rank, and
             ``weights`` is the format of the deltas that keep it up to date.
+        hybrid: shard within the host and replicate across hosts (stages 2 and 3). Gradients are
+            reduced within the host in ``grads_within``, or as they are without it, and averaged
+            across hosts in ``grads``.
         feedback: add what the gradient's codec lost to the next gradient (error feedback).
-        exact: parameters that travel uncompressed: shell patterns on the parameter's name, matched
-            in any case, or ``"1d"`` for every parameter of at most one dimension.
+        residual: format in which residuals are kept between steps: ``"fp32"``, ``"bf16"`` or 8-bit
+            integers in blocks, ``"int8/128"``.
+        residual_average: weight of the old residual in the new one, a moving average of what was
+            lost; 0 keeps what was lost in full, so that nothing is lost for good, 0.8 is the
+            choice of LoCo (arXiv 2407.04480).
+        residual_reset: residuals return to zero after so many steps; 0: never.
+        residual_undo: keep what residuals were before a step, so that a step which all ranks skip
+            can be taken back; costs as much memory again.
+        warmup_steps: first optimizer steps in which gradients travel uncompressed.
+        staleness: steps by which a reduced gradient may be late: 0, or 1 to hide the reduction
+            behind the next step.
+        exact: parameters that travel uncompressed, whatever other fields say: shell patterns on the
+            parameter's name, matched in any case, or ``"1d"`` for every parameter of at most one
+            dimension.
         min_numel: parameters with fewer elements travel uncompressed too.
         accumulate: what a micro-batch that is not the last does: ``"sync"`` reduces at once,
-            ``"keep"`` keeps the unsharded sum, ``"within"`` reduces within the host only.
+            ``"keep"`` keeps the unsharded sum, ``"within"`` reduces within the host only. Stage 1
+            is ``"keep"``: reduced at once and kept as shares, gradients are those of stage 2.
         local_steps: optimizer steps between two exchanges; 1 exchanges at every step.
         optimizer_states: format in which the optimizer keeps its states.
         offload: what lives on the host: ``"none"``, ``"states"``, ``"all"`` or ``"disk"``.
         activations: ``"keep"``, ``"recompute"``, ``"partition"`` or ``"offload"``.
         qat: format that forward sees the weights through (quantization-aware training).
         compute: dtype of forward and backward, ``"bf16"`` or ``"fp32"``; shards stay in fp32.
-        adaptive_bits: mean bits per element that the bits of all layers must keep to.
+        adaptive_bits: mean bits per element, scales included, that gradients in the format of
+            ``grads`` may take; each parameter's own number of bits is chosen from what it loses.
+        adaptive_every: optimizer steps from one such choice to the next.
         seed: of every random number a codec draws.
         strict: refuse what cannot be in effect, instead of warning.
         name: how the recipe calls itself in tables. Not part of its identity.
@@ -72,8 +104,17 @@ class Recipe:
     weights: str = "bf16"
     grads: str = "fp32"
     grads_within: str | None = None
+    weights_for: tuple[tuple[str, str], ...] = ()
+    grads_for: tuple[tuple[str, str], ...] = ()
     replica: str | None = None
+    hybrid: bool = False
     feedback: bool = False
+    residual: str = "fp32"
+    residual_average: float = 0.0
+    residual_reset: int = 0
+    residual_undo: bool = True
+    warmup_steps: int = 0
+    staleness: int = 0
     exact: tuple[str, ...] = ("*norm*", "*bias", "1d")
     min_numel: int = 1024
     accumulate: str = "sync"
@@ -84,6 +125,7 @@ class Recipe:
     qat: str | None = None
     compute: str = "bf16"
     adaptive_bits: float | None = None
+    adaptive_every: int = 100
     seed: int = 0
     strict: bool = True
     name: str = dataclasses.field(default="custom", compare=False)
@@ -98,6 +140,11 @@ class Recipe:
                     parse_format(text)
                 except ConfigError as error:
                     raise ConfigError(f"recipe field {field}: {error}") from error
+        for field in RULE_FIELDS:
+            try:
+                parse_exceptions(getattr(self, field))
+            except ConfigError as error:
+                raise ConfigError(f"recipe field {field}: {error}") from error
         _check_contradictions(self)
 
     @property
@@ -111,6 +158,23 @@ class Recipe:
         return parse_format(self.grads)
 
     @property
+    def weight_rule(self) -> FormatRule:
+        """The format of every parameter on the wire, by name."""
+        return FormatRule(self.weight_format, parse_exceptions(self.weights_for))
+
+    @property
+    def grad_rule(self) -> FormatRule:
+        """The format of every gradient on the wire, by name; across hosts if there are two hops."""
+        return FormatRule(self.grad_format, parse_exceptions(self.grads_for))
+
+    @property
+    def grad_rule_within(self) -> FormatRule | None:
+        """The same for the first hop, within the host; ``None``: one hop only."""
+        if self.grads_within is None:
+            return None
+        return FormatRule(parse_format(self.grads_within), parse_exceptions(self.grads_for))
+
+    @property
     def resident_format(self) -> WireFormat | None:
         """The format of a replica that stays from step to step, or ``None``."""
         _, slash, fmt = (self.replica or "").partition("/")
@@ -120,6 +184,8 @@ class Recipe:
     def is_uncompressed(self) -> bool:
         """Whether PyTorch's own collectives carry this recipe: nothing is narrower than compute."""
         if self.local_steps != 1 or self.feedback or self.resident_format is not None:
+            return False
+        if self.weights_for or self.grads_for or self.grads_within or self.staleness:
             return False
         if self.stage == 0:
             return self.grads == "fp32"  # DDP reduces in the dtype of the parameters
@@ -134,9 +200,8 @@ class Recipe:
         """
         if math.prod(shape) < self.min_numel:
             return True
-        lowered = parameter.lower()
         return any(
-            len(shape) <= 1 if pattern == "1d" else fnmatch.fnmatchcase(lowered, pattern.lower())
+            len(shape) <= 1 if pattern == "1d" else matches(pattern, parameter)
             for pattern in self.exact
         )
 
@@ -147,14 +212,24 @@ def _check_types(recipe: Recipe) -> None:
         "stage": (int,),
         "min_numel": (int,),
         "local_steps": (int,),
+        "residual_reset": (int,),
+        "warmup_steps": (int,),
+        "staleness": (int,),
+        "adaptive_every": (int,),
         "seed": (int,),
         "feedback": (bool,),
+        "hybrid": (bool,),
+        "residual_undo": (bool,),
         "strict": (bool,),
         "exact": (tuple,),
+        "weights_for": (tuple,),
+        "grads_for": (tuple,),
+        "residual_average": (int, float),
         "adaptive_bits": (int, float, type(None)),
         "weights": (str,),
         "grads": (str,),
         "optimizer_states": (str,),
+        "residual": (str,),
         "grads_within": (str, type(None)),
         "replica": (str, type(None)),
         "qat": (str, type(None)),
@@ -168,18 +243,42 @@ def _check_types(recipe: Recipe) -> None:
             raise ConfigError(f"recipe field {field}: {value!r} is not of type {wanted}")
     if not all(isinstance(pattern, str) for pattern in recipe.exact):
         raise ConfigError(f"recipe field exact: {recipe.exact!r} must hold patterns as text")
+    for field in RULE_FIELDS:
+        if not all(_is_text_pair(pair) for pair in getattr(recipe, field)):
+            raise ConfigError(
+                f"recipe field {field}: {getattr(recipe, field)!r} must hold pairs of a pattern "
+                "and a format, for example (('*embed*', 'int8/128'),)"
+            )
+
+
+def _is_text_pair(pair: object) -> bool:
+    return isinstance(pair, tuple) and [type(part) for part in pair] == [str, str]
 
 
 def _check_ranges(recipe: Recipe) -> None:
     """Raise if a number is out of range or a word is not one of the choices."""
     if recipe.stage not in STAGES:
         raise ConfigError(f"recipe field stage: {recipe.stage} is not one of 0, 1, 2, 3")
-    for field, least in (("min_numel", 0), ("local_steps", 1), ("seed", 0)):
+    least_of = {
+        "min_numel": 0,
+        "local_steps": 1,
+        "residual_reset": 0,
+        "warmup_steps": 0,
+        "adaptive_every": 1,
+        "seed": 0,
+    }
+    for field, least in least_of.items():
         value = getattr(recipe, field)
         if value < least:
             raise ConfigError(f"recipe field {field}: {value} is below {least}")
     if recipe.seed > MAX_SEED:
         raise ConfigError(f"recipe field seed: {recipe.seed} does not fit in 63 bits")
+    if recipe.staleness not in (0, 1):
+        raise ConfigError(f"recipe field staleness: {recipe.staleness} is not one of 0, 1")
+    if not 0 <= recipe.residual_average < 1:
+        raise ConfigError(
+            f"recipe field residual_average: {recipe.residual_average} is not from 0 to below 1"
+        )
     if recipe.adaptive_bits is not None and not 1 <= recipe.adaptive_bits <= 32:
         raise ConfigError(
             f"recipe field adaptive_bits: {recipe.adaptive_bits} is not between 1 and 32"
@@ -214,11 +313,61 @@ def _check_replica(recipe: Recipe) -> None:
         )
 
 
+def _check_dependent(recipe: Recipe) -> None:
+    """Raise if a field was changed that nothing would come of, for another one is left out."""
+    defaults = {field.name: field.default for field in dataclasses.fields(recipe)}
+    for field, owner, example in DEPENDENT_FIELDS:
+        value = getattr(recipe, field)
+        if value != defaults[field] and not getattr(recipe, owner):
+            raise ConfigError(
+                f"recipe fields {field} and {owner}: {field}={value} has no effect without "
+                f"{example}; add that, or leave {field} out"
+            )
+    residual = parse_format(recipe.residual)
+    is_plain_int8 = (residual.family, residual.bits) == ("int", 8) and not residual.options
+    if str(residual) not in ("fp32", "bf16") and not is_plain_int8:
+        raise ConfigError(
+            f"recipe field residual: {recipe.residual!r} is not one of fp32, bf16, int8/BLOCK; "
+            "for example int8/128"
+        )
+    family = recipe.grad_format.family
+    if recipe.adaptive_bits is not None and family not in ADAPTIVE_FAMILIES:
+        raise ConfigError(
+            f"recipe fields adaptive_bits and grads: the bits of grads={recipe.grads} cannot be "
+            "chosen; use an int or log format, for example grads=int4/128"
+        )
+
+
+def _check_hybrid(recipe: Recipe) -> None:
+    """Raise if the stage leaves nothing to shard, or a replica nothing to serve."""
+    if not recipe.hybrid:
+        return
+    if recipe.stage < 2:
+        raise ConfigError(
+            f"recipe fields hybrid and stage: stage={recipe.stage} shards no gradients to "
+            "replicate across hosts; use stage=2 or stage=3, or leave hybrid out"
+        )
+    if recipe.replica is not None:
+        raise ConfigError(
+            f"recipe fields hybrid and replica: hybrid gathers within the host anyway, so "
+            f"replica={recipe.replica} would spare no host the network; leave one of them out"
+        )
+
+
 def _check_contradictions(recipe: Recipe) -> None:
     """Raise if two fields cannot both hold."""
     _check_replica(recipe)
+    _check_dependent(recipe)
+    _check_hybrid(recipe)
+    if recipe.stage == 1 and recipe.accumulate != "keep":
+        raise ConfigError(
+            f"recipe fields stage and accumulate: stage 1 keeps gradients whole, and "
+            f"accumulate={recipe.accumulate} would reduce them in every micro-batch; use "
+            "accumulate=keep, or stage=2"
+        )
     resident = recipe.resident_format is not None
-    if recipe.weights == "fp32" and recipe.compute == "bf16" and recipe.stage and not resident:
+    widest = "fp32" in {str(fmt) for fmt in recipe.weight_rule.formats}
+    if widest and recipe.compute == "bf16" and recipe.stage and not resident:
         raise ConfigError(
             "recipe fields weights and compute: weights=fp32 would send what compute=bf16 rounds "
             "away; use weights=bf16, or compute=fp32"
@@ -227,6 +376,11 @@ def _check_contradictions(recipe: Recipe) -> None:
         raise ConfigError(
             "recipe fields weights and stage: stage 0 sends no weights, so "
             f"weights={recipe.weights} would not be in effect; leave it out, or use stage=3"
+        )
+    if recipe.stage == 0 and recipe.weights_for:
+        raise ConfigError(
+            "recipe fields weights_for and stage: stage 0 sends no weights, so weights_for would "
+            "not be in effect; leave it out, or use stage=3"
         )
     if recipe.grads_within is not None and recipe.stage == 0:
         raise ConfigError(

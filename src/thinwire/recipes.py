@@ -2,6 +2,7 @@
 
 zeropp                                a named recipe
 zeropp:grads=int8/128:compute=fp32    with fields overridden, each after a colon
+thin:grads_for=*embed*>int8|*head*>bf16   formats of single parameters, by patterns on their names
 my-recipe.toml                        a TOML file of fields, with an optional ``base`` name
 """
 
@@ -16,12 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from thinwire.errors import ConfigError
-from thinwire.recipe import Recipe
+from thinwire.recipe import RULE_FIELDS, Recipe
 
 __all__ = [
     "ddp",
+    "ddp_powersgd",
+    "ddp_sign",
+    "ddp_topk",
     "format_recipe",
     "hpz",
+    "hsdp",
     "names",
     "parse_recipe",
     "parse_recipes",
@@ -38,6 +43,31 @@ __all__ = [
 def ddp(**fields: Any) -> Recipe:
     """Stock DDP: everything replicated, gradients all-reduced in the parameters' dtype."""
     return _named("ddp", {"stage": 0, "grads": "fp32", "compute": "fp32"}, fields)
+
+
+def _fed_back(name: str, grads: str, fields: Mapping[str, Any], warmup_steps: int = 0) -> Recipe:
+    """DDP whose gradients travel in a biased format, which needs error feedback to train."""
+    defaults = {"stage": 0, "grads": grads, "compute": "fp32", "feedback": True}
+    return _named(name, {**defaults, "warmup_steps": warmup_steps}, fields)
+
+
+def ddp_powersgd(**fields: Any) -> Recipe:
+    """PowerSGD (arXiv 1905.13727): every gradient as the product of two matrices of rank 4."""
+    return _fed_back("ddp_powersgd", "lowrank=4", fields)
+
+
+def ddp_topk(**fields: Any) -> Recipe:
+    """The 1 % of largest gradients, with feedback (arXiv 1809.07599)."""
+    return _fed_back("ddp_topk", "topk=0.01", fields)
+
+
+def ddp_sign(**fields: Any) -> Recipe:
+    """One bit per gradient, with feedback (arXiv 1901.09847), after an uncompressed start.
+
+    One bit is too coarse for the large gradients of the first steps (arXiv 2102.02888, section 3),
+    so the first 20 are sent in full; a long run takes more.
+    """
+    return _fed_back("ddp_sign", "sign/128", fields, warmup_steps=20)
 
 
 def _stock(name: str, stage: int, compute: str, fields: Mapping[str, Any]) -> Recipe:
@@ -65,6 +95,12 @@ def hpz(*, compute: str = "bf16", **fields: Any) -> Recipe:
     """``zero3`` with the second gather served within the host (arXiv 2306.10209, section 3.2)."""
     defaults = {"weights": compute, "grads": compute, "compute": compute, "replica": "host"}
     return _named("hpz", defaults, fields)
+
+
+def hsdp(*, compute: str = "bf16", **fields: Any) -> Recipe:
+    """Shards within the host, uncompressed, and int8 gradients across (arXiv 2304.11277, 3.2.2)."""
+    defaults = {"weights": compute, "grads": "int8/128", "compute": compute, "hybrid": True}
+    return _named("hsdp", defaults, fields)
 
 
 def zeropp(**fields: Any) -> Recipe:
@@ -108,10 +144,14 @@ def thin(**fields: Any) -> Recipe:
 NAMED: Mapping[str, Callable[..., Recipe]] = types.MappingProxyType(
     {
         "ddp": ddp,
+        "ddp_powersgd": ddp_powersgd,
+        "ddp_topk": ddp_topk,
+        "ddp_sign": ddp_sign,
         "zero1": zero1,
         "zero2": zero2,
         "zero3": zero3,
         "hpz": hpz,
+        "hsdp": hsdp,
         "zeropp": zeropp,
         "qsdp": qsdp,
         "sdp4bit": sdp4bit,
@@ -126,8 +166,11 @@ def names() -> tuple[str, ...]:
 
 
 def _named(name: str, defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> Recipe:
+    fields = {"name": name, **defaults, **overrides}
+    if fields.get("stage") == 1:
+        fields.setdefault("accumulate", "keep")  # which is what stage 1 means
     try:
-        return Recipe(**{"name": name, **defaults, **overrides})
+        return Recipe(**fields)
     except TypeError as error:
         unknown = sorted(set(overrides) - set(_field_types()))
         if not unknown:
@@ -194,6 +237,9 @@ def read_recipe(path: Path) -> Recipe:
     base = table.pop("base", None)
     if "exact" in table and isinstance(table["exact"], list):
         table["exact"] = tuple(table["exact"])
+    for field in RULE_FIELDS:
+        if isinstance(table.get(field), dict):
+            table[field] = tuple(table[field].items())
     table.setdefault("name", path.stem)
     try:
         if base is None:
@@ -212,8 +258,15 @@ def format_recipe(recipe: Recipe) -> str:
         value = getattr(recipe, field.name)
         if value is None:
             continue  # TOML has no null: an absent field keeps its default, which is None
-        lines.append(f"{field.name} = {_format_value(value)}")
+        written = _format_table(value) if field.name in RULE_FIELDS else _format_value(value)
+        lines.append(f"{field.name} = {written}")
     return "\n".join(lines) + "\n"
+
+
+def _format_table(pairs: tuple[tuple[str, str], ...]) -> str:
+    """An inline table, which keeps the order of the pairs."""
+    entries = [f"{_format_value(pattern)} = {_format_value(text)}" for pattern, text in pairs]
+    return "{" + ", ".join(entries) + "}"
 
 
 def _format_value(value: object) -> str:
@@ -251,7 +304,9 @@ def _parse_value(field: str, text: str) -> Any:
         return _parse_bool(field, text)
     if field == "exact":
         return tuple(part for part in text.split("|") if part)
-    number = int if kind is int else float if float in typing.get_args(kind) else None
+    if field in RULE_FIELDS:
+        return tuple(_parse_pair(field, part) for part in text.split("|") if part)
+    number = int if kind is int else float if float in (kind, *typing.get_args(kind)) else None
     if number is None:
         return text
     try:
@@ -259,6 +314,16 @@ def _parse_value(field: str, text: str) -> Any:
     except ValueError:
         article = "a whole number" if number is int else "a number"
         raise ConfigError(f"recipe field {field}: {text!r} is not {article}") from None
+
+
+def _parse_pair(field: str, text: str) -> tuple[str, str]:
+    pattern, arrow, fmt = text.rpartition(">")
+    if not arrow:
+        raise ConfigError(
+            f"recipe field {field}: {text!r} is not of the form pattern>format; "
+            "for example *embed*>int8/128"
+        )
+    return pattern.strip(), fmt.strip()
 
 
 def _parse_bool(field: str, text: str) -> bool:
