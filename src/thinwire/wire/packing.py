@@ -15,7 +15,7 @@ from thinwire.wire.codec import Codec
 from thinwire.wire.key import Key
 from thinwire.wire.registry import codec_for
 
-__all__ = ["Packing", "Segment"]
+__all__ = ["Packing", "Run", "Segment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +49,44 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """A stretch that one codec call handles."""
+class Run:
+    """A stretch that one codec call handles.
 
-    segment: Segment
+    Attributes:
+        segments: what lies in it, without gaps: one parameter, or several that travel in one cast.
+        element: where it starts in the flat buffer, in elements.
+        byte: where it starts in the payload.
+        numel: elements that travel.
+        wire_bytes: bytes of its payload.
+    """
+
+    segments: tuple[Segment, ...]
     element: int
     byte: int
+    numel: int
     wire_bytes: int
 
+    @property
+    def format(self) -> WireFormat:
+        """How it travels."""
+        return self.segments[0].format
+
     def values(self, flat: Tensor) -> Tensor:
-        return flat[self.element : self.element + self.segment.numel]
+        """Its elements of a flat buffer."""
+        return flat[self.element : self.element + self.numel]
 
     def bytes_of(self, payload: Tensor) -> Tensor:
+        """Its bytes of a payload."""
         return payload[self.byte : self.byte + self.wire_bytes]
 
     def padding_of(self, flat: Tensor) -> Tensor:
-        start = self.element + self.segment.numel
-        return flat[start : start + self.segment.padding]
+        """The elements after it that do not travel."""
+        start = self.element + self.numel
+        return flat[start : start + self.segments[-1].padding]
+
+    def own_key(self, key: Key) -> Key:
+        """Names its random numbers, whatever else is in the buffer."""
+        return key.fold(self.segments[0].name) if self.format.is_stochastic else key
 
 
 class Packing:
@@ -98,30 +119,30 @@ class Packing:
             ConfigError: a tensor has another size, or is not what `Codec.encode_into` takes.
         """
         self._check(flat, [out])
-        for run, codec in self._codecs(flat):
-            own_key = key.fold(run.segment.name) if codec.format.is_stochastic else key
-            codec.encode_into(run.values(flat), run.bytes_of(out), own_key)
+        for run, codec in self.codecs(flat.device):
+            codec.encode_into(run.values(flat), run.bytes_of(out), run.own_key(key))
 
     def decode_into(self, payload: Tensor, flat: Tensor) -> None:
         """Decode ``payload`` into ``flat``; padding becomes 0. Errors as for `encode_into`."""
         self._check(flat, [payload])
-        for run, codec in self._codecs(flat):
+        for run, codec in self.codecs(flat.device):
             codec.decode_into(run.bytes_of(payload), run.values(flat))
             run.padding_of(flat).zero_()
 
     def decode_sum_into(self, payloads: Sequence[Tensor], flat: Tensor) -> None:
         """Decode and sum in the order given, in float32; padding becomes 0."""
         self._check(flat, payloads)
-        for run, codec in self._codecs(flat):
+        for run, codec in self.codecs(flat.device):
             parts = [run.bytes_of(payload) for payload in payloads]
             codec.decode_sum_into(parts, run.values(flat))
             run.padding_of(flat).zero_()
 
-    def _codecs(self, flat: Tensor) -> Iterator[tuple[_Run, Codec]]:
-        codecs = self._codecs_of.get(flat.device)
+    def codecs(self, device: torch.device) -> Iterator[tuple[Run, Codec]]:
+        """Every run, in order, and the codec that encodes and decodes it on a device."""
+        codecs = self._codecs_of.get(device)
         if codecs is None:
-            codecs = [codec_for(run.segment.format, flat.device) for run in self._runs]
-            self._codecs_of[flat.device] = codecs
+            codecs = [codec_for(run.format, device) for run in self._runs]
+            self._codecs_of[device] = codecs
         yield from zip(self._runs, codecs, strict=True)
 
     def _check(self, flat: Tensor, payloads: Sequence[Tensor]) -> None:
@@ -136,18 +157,27 @@ class Packing:
                     f"this packing takes ({self.wire_bytes},)"
                 )
 
-    def _merged_runs(self) -> Iterator[_Run]:
+    def _merged_runs(self) -> Iterator[Run]:
         """One run a segment, but consecutive casts together: norms and biases come in hundreds."""
-        pending: _Run | None = None
+        pending: Run | None = None
         for segment, element, byte in zip(self.segments, self.starts, self.offsets, strict=True):
-            if pending is not None and _joins(pending.segment, segment):
-                merged = replace(segment, numel=pending.segment.numel + segment.numel)
-                pending = replace(pending, segment=merged, wire_bytes=merged.wire_bytes)
+            if pending is not None and _joins(pending.segments[-1], segment):
+                numel = pending.numel + segment.numel
+                pending = replace(
+                    pending,
+                    segments=(*pending.segments, segment),
+                    numel=numel,
+                    wire_bytes=segment.format.wire_bytes(numel),
+                )
                 continue
             if pending is not None:
                 yield pending
-            pending = _Run(
-                segment=segment, element=element, byte=byte, wire_bytes=segment.wire_bytes
+            pending = Run(
+                segments=(segment,),
+                element=element,
+                byte=byte,
+                numel=segment.numel,
+                wire_bytes=segment.wire_bytes,
             )
         if pending is not None:
             yield pending
