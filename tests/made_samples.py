@@ -19,6 +19,7 @@ __all__ = [
     "CALL_S",
     "CODEC_S",
     "COPIED_BYTES_PER_S",
+    "DISK_BYTES_PER_S",
     "LATENCY_S",
     "LINK_BYTES_PER_S",
     "PEAK",
@@ -29,6 +30,7 @@ __all__ = [
 COPIED_BYTES_PER_S = 8e9
 PEAK = {"fp32": 5e10, "bf16": 2e11}
 ADAM_PER_S = 4e8
+DISK_BYTES_PER_S = 5e8
 CODEC_S = 2e-9  # per element, every verb and format
 CALL_S, LATENCY_S = 2e-4, 1e-4
 LINK_BYTES_PER_S = 25e6
@@ -50,8 +52,9 @@ def made_samples(layout: Layout, *, rounds: Sequence[float] = (1.0, 1.0)) -> lis
         rounds: by how much each round is slower than the machine is.
     """
     found: list[tuple[str, str, float, float]] = [
-        ("copy", "", n, 8 * n / COPIED_BYTES_PER_S) for n in (1 << 14, 1 << 22)
+        ("copy", "", 1 << 22, 8 * (1 << 22) / COPIED_BYTES_PER_S)
     ]
+    found += [("disk", way, 1 << 25, (1 << 25) / DISK_BYTES_PER_S) for way in ("write", "read")]
     found += [("adamw", "", n, n / ADAM_PER_S) for n in (1 << 14, 1 << 21)]
     for dtype in DTYPES:
         found += [("matmul", dtype, f, f / PEAK[dtype]) for f in (1e6, 1e8)]

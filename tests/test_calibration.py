@@ -21,7 +21,7 @@ from made_samples import (
 )
 from thinwire.errors import ConfigError, InputError, RankError
 from thinwire.lab import Layout
-from thinwire.planner.hardware import Cluster
+from thinwire.planner.hardware import DECODED_KINDS, Cluster
 from thinwire.planner.request import ClusterRequest
 from thinwire.train.calibration.calibration import (
     Calibration,
@@ -75,8 +75,9 @@ class TestFit:
         assert device.adam_parameters_per_s == pytest.approx(ADAM_PER_S, rel=1e-3)
         # numbers in the file have six digits
         copies = CODEC_S * COPIED_BYTES_PER_S / 8
-        assert device.codec.sum_copies == pytest.approx(copies, rel=1e-4)
-        assert set(device.codec.encode_copies) == {"cast", "fp8", "int", "stochastic"}
+        for priced in (device.codec.encode_copies, device.codec.decode_copies):
+            assert priced == pytest.approx(dict.fromkeys(priced, copies), rel=1e-4)
+        assert set(device.codec.sum_copies) == set(DECODED_KINDS)
 
     def test_finds_the_link(self, tmp_path: Path) -> None:
         cluster = written(judged(), tmp_path)

@@ -109,8 +109,10 @@ def test_codecs_are_priced_in_copies() -> None:
         ("int4/128+stochastic", device.codec.encode_copies["stochastic"]),
         ("e4m3/128", device.codec.encode_copies["fp8"]),
         ("bf16", device.codec.encode_copies["cast"]),
-        ("topk=0.01", 7.5 * device.codec.encode_copies["int"]),
-        ("int4/128+hadamard", 2 * device.codec.encode_copies["int"]),
+        ("topk=0.01", device.codec.encode_copies["topk"]),
+        ("log4/128", device.codec.encode_copies["log"]),
+        ("sign/128", device.codec.encode_copies["sign"]),
+        ("int4/128+hadamard", device.codec.encode_copies["hadamard"]),
     ):
         work = CodecWork("encode", parse_format(text), 1e6)
         assert work_s((work,), device) == pytest.approx(copies * copy_s, rel=1e-12)

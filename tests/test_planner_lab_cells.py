@@ -90,10 +90,30 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_lab_cells(tmp_path / "none.json")
 
 
-def test_validate_prints_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(cells_file(tmp_path))
-    assert main(["validate", "--cells", file]) == 0
-    assert "2 cells" in " ".join(capsys.readouterr().out.split())
-    assert main(["validate", "--cells", file, "--json"]) == 0
+@pytest.mark.parametrize(
+    ("errors", "holds"),
+    [((0.0, 0.05), True), ((0.08, 0.09), False), ((0.0,) * 8 + (0.16,) * 2, False)],
+)
+def test_bounds_are_for_the_median_and_for_nine_of_ten(
+    errors: tuple[float, ...], holds: bool
+) -> None:
+    assert report(*errors).holds is holds
+
+
+def test_validate_prints_them_and_a_broken_bound_is_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = cells_file(tmp_path)
+    assert main(["validate", "--cells", str(file)]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "2 cells" in printed
+    assert "A bound is broken" in printed
+    measured = {cell.recipe: cell.predicted_s for cell in read_lab_cells(file).cells}
+    runs = [
+        {"recipe": recipe, "step_s": {"median": s, "min": s, "max": s}}
+        for recipe, s in measured.items()
+    ]
+    assert main(["validate", "--cells", str(cells_file(tmp_path, runs=runs)), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    assert document["lab"]["holds"] is True
     assert len(document["lab"]["comparisons"][0]["cells"]) == 2

@@ -6,13 +6,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
-import torch
 
 from test_train_job import make_job
-from thinwire.errors import ConfigError
 from thinwire.recipes import format_recipe, parse_recipe
 from thinwire.train import worker
 from thinwire.train.corpus import Corpus
@@ -87,12 +84,3 @@ def test_a_text_that_shrank_since_the_job_was_written_is_refused(tmp_path: Path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("thinwire: error: text ")
     assert "changed" in done.stderr
-
-
-def test_a_device_that_is_not_there_is_refused() -> None:
-    missing = str(torch.cuda.device_count())
-    with (
-        mock.patch.dict(os.environ, {"RANK": missing}),
-        pytest.raises(ConfigError, match="use --device cpu or fewer ranks"),
-    ):
-        worker._device("cuda")

@@ -7,7 +7,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from thinwire.planner.validation.lab_cells import CLOSE, LabComparison, LabReport
+from thinwire.planner.validation.lab_cells import (
+    BOUND_MEDIAN,
+    BOUND_P90,
+    CLOSE,
+    LabComparison,
+    LabReport,
+)
 from thinwire.planner.validation.report import Group, Report
 
 __all__ = ["print_lab_report", "print_report"]
@@ -49,10 +55,12 @@ def print_lab_report(report: LabReport) -> None:
         console.print(_lab_table(comparison))
     console.print(
         Text(
-            f"The lab: median error {report.median_error:.1%}, nine cells of ten within "
-            f"{report.p90_error:.1%}, {len(report.cells)} cells. The recipe that the planner ranks "
+            f"The lab: median error {report.median_error:.1%} (bound {BOUND_MEDIAN:.0%}), nine "
+            f"cells of ten within {report.p90_error:.1%} (bound {BOUND_P90:.0%}), "
+            f"{len(report.cells)} cells. The recipe that the planner ranks "
             f"first is the fastest, or within {CLOSE:.0%} of it, in {report.well_chosen} of "
-            f"{len(report.comparisons)} comparisons."
+            f"{len(report.comparisons)} comparisons. "
+            f"{'All bounds hold.' if report.holds else 'A bound is broken.'}"
         )
     )
 

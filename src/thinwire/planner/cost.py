@@ -32,10 +32,9 @@ __all__ = [
     "work_s",
 ]
 
-# What other families and options cost beside plain ints: the goals of the kernels on one CPU core,
-# 1.5, 0.7, 6 and 1.6 copies where int4 takes 0.8. Assumed elsewhere.
-FAMILY_FACTORS = {"log": 1.9, "sign": 0.9, "topk": 7.5}
-HADAMARD_FACTOR = 2.0
+FLOAT8_FAMILIES = ("e4m3", "e5m2")
+# families that are priced by themselves
+OWN_KINDS = ("log", "sign", "topk")
 
 SEGMENT_BYTES = 1448  # what an Ethernet frame carries for TCP with timestamps
 TIMEOUT_ROUND_TRIPS = 4  # RFC 3448: t_RTO = 4 R
@@ -132,23 +131,26 @@ def work_s(work: Iterable[CodecWork], device: Device) -> float:
 def _copies(work: CodecWork, device: Device) -> float:
     """What a codec call costs, in copied fp32 elements."""
     rates, kind = device.codec, format_kind(work)
-    copies = work.numel * FAMILY_FACTORS.get(work.format.family, 1.0)
-    if "hadamard" in work.format.options:
-        copies *= HADAMARD_FACTOR
-    if work.verb == "encode":
-        return copies * rates.encode_copies[kind]
-    if work.verb == "sum" and not work.format.is_cast:
-        return copies * rates.sum_copies
-    return copies * rates.decode_copies[kind]
+    by_verb = {
+        "encode": rates.encode_copies,
+        "decode": rates.decode_copies,
+        "sum": rates.sum_copies,
+    }
+    return work.numel * by_verb[work.verb][kind]
 
 
 def format_kind(work: CodecWork) -> str:
     """The kind of format by which codecs are priced; what is none of the others is like ``int``."""
-    if work.format.is_cast:
+    fmt = work.format
+    if fmt.is_cast:
         return "cast"
-    if work.verb == "encode" and work.format.is_stochastic:
-        return "stochastic"
-    return "fp8" if work.format.family in ("e4m3", "e5m2") else "int"
+    if fmt.family in FLOAT8_FAMILIES:
+        return "fp8"
+    if fmt.family in OWN_KINDS:
+        return fmt.family
+    if "hadamard" in fmt.options:
+        return "hadamard"
+    return "stochastic" if work.verb == "encode" and fmt.is_stochastic else "int"
 
 
 def _resent(link: Link) -> float:

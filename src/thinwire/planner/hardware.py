@@ -22,6 +22,9 @@ KINDS = ("accelerator", "cpu")
 # ways of wrapping a model, which cost more or less Python: DDP, FSDP2, FSDP2 with compressed
 # traffic, FSDP2 with a resident replica
 OVERHEADS = ("replicated", "stock", "compressed", "resident")
+# kinds of formats by what their codecs cost
+DECODED_KINDS = ("cast", "fp8", "int", "hadamard", "log", "sign", "topk")
+ENCODED_KINDS = (*DECODED_KINDS, "stochastic")
 PROTOCOLS = ("ideal", "tcp", "rdma", "grpc")
 
 
@@ -33,14 +36,26 @@ class CodecRates:
     better than seconds do.
 
     Attributes:
-        encode_copies: by kind of format: ``"cast"``, ``"fp8"``, ``"int"``, ``"stochastic"``.
-        decode_copies: by kind of format: ``"cast"``, ``"fp8"``, ``"int"``.
-        sum_copies: decode and add to a sum, per element of each payload.
+        encode_copies: by kind of format, see ``ENCODED_KINDS``.
+        decode_copies: by kind of format, see ``DECODED_KINDS``.
+        sum_copies: decode and add to a sum, per element of each payload; by the same kinds.
+
+    Raises:
+        ConfigError: a kind is missing or unknown, or a number is not above 0.
     """
 
     encode_copies: Mapping[str, float]
     decode_copies: Mapping[str, float]
-    sum_copies: float
+    sum_copies: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        for name in ("encode_copies", "decode_copies", "sum_copies"):
+            kinds = ENCODED_KINDS if name == "encode_copies" else DECODED_KINDS
+            copies = getattr(self, name)
+            if set(copies) != set(kinds) or not 0 < min(copies.values()) < math.inf:
+                raise ConfigError(
+                    f"codec: {name} must have copies, above 0, for each of {', '.join(kinds)}"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

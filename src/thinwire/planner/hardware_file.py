@@ -77,7 +77,16 @@ def load_device(name: str, *changes: Mapping[str, Any]) -> Device:
     table = _changed(f"device {name}", table, *changes)
     for curve in ("memory_efficiency", "matmul_efficiency"):
         table[curve] = _curve(f"device {name}: {curve}", table[curve])
-    return Device(**{**table, "codec": CodecRates(**table["codec"])})
+    codec = _completed(f"device {name}: codec", table["codec"], {**defaults, **preset}["codec"])
+    return Device(**{**table, "codec": CodecRates(**codec)})
+
+
+def _completed(owner: str, codec: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of codecs in which the preset's kinds fill in those that were not measured."""
+    for verb, copies in codec.items():
+        if verb not in preset or not isinstance(copies, dict):
+            raise ConfigError(f"{owner}: {verb} = {copies!r} is not one of {', '.join(preset)}")
+    return {verb: {**copies, **codec.get(verb, {})} for verb, copies in preset.items()}
 
 
 def load_host(kind: str, *changes: Mapping[str, Any]) -> Host:

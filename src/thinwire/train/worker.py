@@ -8,7 +8,6 @@ error that thinwire raised on purpose is one line on standard error and exit cod
 from __future__ import annotations
 
 import math
-import os
 import sys
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import thinwire as tw
-from thinwire.errors import ConfigError, ThinwireError
+from thinwire.errors import ThinwireError
 from thinwire.recipes import read_recipe
 from thinwire.train.data import Batches
 from thinwire.train.job import RankResult, TrainingJob
@@ -24,10 +23,9 @@ from thinwire.train.loop import Schedule, train, validate
 from thinwire.train.model_spec import parse_model
 from thinwire.train.models import build_model
 from thinwire.train.progress import StepEvent
+from thinwire.train.rank_device import BACKENDS, rank_device
 
 __all__ = ["main", "run_rank"]
-
-BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
 def main(arguments: list[str]) -> int:
@@ -51,7 +49,7 @@ def run_rank(job: TrainingJob) -> None:
         ConfigError: the job asks for what this machine or this version cannot do.
         RankError: the ranks gave up together.
     """
-    device = _device(job.device)
+    device = rank_device(job.device)
     dist.init_process_group(BACKENDS[job.device])
     rank = dist.get_rank()
     try:
@@ -95,19 +93,6 @@ def _train_and_validate(job: TrainingJob, device: torch.device) -> RankResult:
         validation_loss=_finite_or_none(validate(model, batches, device=device)),
         peak_bytes=_peak_bytes(device),
     )
-
-
-def _device(name: str) -> torch.device:
-    if name == "cpu":
-        return torch.device("cpu")
-    index = int(os.environ["RANK"])  # all hosts are this machine: every rank needs its own device
-    if index >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device cuda: rank {index} needs device {index}, and this machine has "
-            f"{torch.cuda.device_count()}; use --device cpu or fewer ranks"
-        )
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
 
 
 def _peak_bytes(device: torch.device) -> int:

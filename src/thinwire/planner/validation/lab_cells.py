@@ -22,9 +22,19 @@ from thinwire.planner.request import ClusterRequest
 from thinwire.planner.setting import Setting
 from thinwire.recipes import parse_recipe
 
-__all__ = ["CLOSE", "Cell", "LabComparison", "LabReport", "read_lab_cells"]
+__all__ = [
+    "BOUND_MEDIAN",
+    "BOUND_P90",
+    "CLOSE",
+    "Cell",
+    "LabComparison",
+    "LabReport",
+    "read_lab_cells",
+]
 
 CLOSE = 0.05  # a recipe this near to the fastest counts as the right choice
+# promised of cells measured on an idle machine
+BOUND_MEDIAN, BOUND_P90 = 0.07, 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +116,20 @@ class LabReport:
         """Comparisons in which the first one is the fastest or nearly so."""
         return sum(comparison.is_well_chosen for comparison in self.comparisons)
 
+    @property
+    def holds(self) -> bool:
+        """Whether the promised bounds are kept and every choice is right."""
+        within = self.median_error <= BOUND_MEDIAN and self.p90_error <= BOUND_P90
+        return within and self.well_chosen == len(self.comparisons)
+
     def to_json(self) -> dict[str, Any]:
         """What ``thinwire validate --cells FILE --json`` adds to its document."""
         return {
+            "holds": self.holds,
             "median_error": self.median_error,
+            "bound_median": BOUND_MEDIAN,
             "p90_error": self.p90_error,
+            "bound_p90": BOUND_P90,
             "well_chosen": self.well_chosen,
             "comparisons": [
                 {

@@ -14,7 +14,8 @@ from thinwire.train.models import Block
 __all__ = ["BLOCK_SHAPES", "DTYPES", "arithmetic_cases", "block_tokens"]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-COPIED_NUMELS = (1 << 14, 1 << 18, 1 << 22)
+# more than caches hold: what is partly in them is copied at any rate
+COPIED_NUMEL = 1 << 23
 PRODUCT_TOKENS = 256
 PRODUCT_WIDTHS = (32, 64, 128, 256, 512)
 UPDATED_NUMELS = (1 << 14, 1 << 18, 1 << 21)
@@ -31,18 +32,17 @@ BLOCK_SHAPES = (
 )
 
 
-def arithmetic_cases() -> Iterator[Case]:
+def arithmetic_cases(device: torch.device) -> Iterator[Case]:
     """Everything that computes and does not communicate, in the dtypes that recipes compute in."""
-    for numel in COPIED_NUMELS:
-        source, target = torch.ones(numel), torch.empty(numel)
-        yield Case(figure="copy", size=numel, action=_copy(target, source))
+    source = torch.ones(COPIED_NUMEL, device=device)
+    yield Case(figure="copy", size=COPIED_NUMEL, action=_copy(torch.empty_like(source), source))
     for numel in UPDATED_NUMELS:
-        yield Case(figure="adamw", size=numel, action=_update(numel))
+        yield Case(figure="adamw", size=numel, action=_update(numel, device))
     for name, dtype in DTYPES.items():
         for width in PRODUCT_WIDTHS:
-            yield _product(name, width, dtype)
+            yield _product(name, width, dtype, device)
         for index, shape in enumerate(BLOCK_SHAPES):
-            forward, both = _block(*shape, dtype)
+            forward, both = _block(shape, dtype, device)
             # counted from 1: a sample has a size above 0
             yield Case(figure="block forward", case=name, size=index + 1, action=forward)
             yield Case(figure="block both ways", case=name, size=index + 1, action=both)
@@ -58,9 +58,9 @@ def _copy(target: Tensor, source: Tensor) -> Callable[[], object]:
     return lambda: target.copy_(source)
 
 
-def _product(name: str, width: int, dtype: torch.dtype) -> Case:
-    values = torch.randn(PRODUCT_TOKENS, width).to(dtype)
-    weight = torch.randn(4 * width, width).to(dtype)
+def _product(name: str, width: int, dtype: torch.dtype, device: torch.device) -> Case:
+    values = torch.randn(PRODUCT_TOKENS, width).to(device, dtype)
+    weight = torch.randn(4 * width, width).to(device, dtype)
     flops = 2 * PRODUCT_TOKENS * weight.numel()
     return Case(
         figure="matmul",
@@ -71,12 +71,13 @@ def _product(name: str, width: int, dtype: torch.dtype) -> Case:
 
 
 def _block(
-    hidden: int, heads: int, sequences: int, length: int, dtype: torch.dtype
+    shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device
 ) -> tuple[Callable[[], object], Callable[[], object]]:
     """Forward as in training, and forward with backward."""
-    block = Block(hidden, heads).to(dtype)
-    values = torch.randn(sequences, length, hidden).to(dtype).requires_grad_()
-    gradient = torch.randn(sequences, length, hidden).to(dtype)
+    hidden, heads, sequences, length = shape
+    block = Block(hidden, heads).to(device, dtype)
+    values = torch.randn(sequences, length, hidden).to(device, dtype).requires_grad_()
+    gradient = torch.randn(sequences, length, hidden).to(device, dtype)
 
     def both() -> None:
         torch.autograd.backward(block(values), gradient)
@@ -86,9 +87,9 @@ def _block(
     return lambda: block(values), both
 
 
-def _update(numel: int) -> Callable[[], object]:
+def _update(numel: int, device: torch.device) -> Callable[[], object]:
     part = numel // UPDATED_TENSORS
-    parameters = [nn.Parameter(torch.zeros(part)) for _ in range(UPDATED_TENSORS)]
+    parameters = [nn.Parameter(torch.zeros(part, device=device)) for _ in range(UPDATED_TENSORS)]
     for parameter in parameters:
         parameter.grad = torch.full_like(parameter, 1e-3)
     return torch.optim.AdamW(parameters, fused=True).step

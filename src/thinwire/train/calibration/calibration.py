@@ -18,10 +18,12 @@ from typing import Any
 
 from thinwire.errors import ConfigError, InputError
 from thinwire.lab import Layout, check_link, launch, measure_link, open_network
+from thinwire.planner.hardware_file import load_device
 from thinwire.train.atomic_file import write_text_atomically
 from thinwire.train.calibration.hardware import Hardware, fit_hardware, format_tables
+from thinwire.train.calibration.measuring import CalibrationJob
 from thinwire.train.calibration.sample import Sample, read_samples, slowest
-from thinwire.train.calibration.worker import CalibrationJob
+from thinwire.train.job import DEVICES
 from thinwire.train.machine import describe_machine
 
 __all__ = ["Calibration", "CalibrationRequest", "Figure", "calibrate", "judge"]
@@ -39,17 +41,33 @@ class CalibrationRequest:
         rounds: how often everything is measured.
         shortest_s: that one measurement lasts.
         tolerance: how far the rounds may be apart, as a share of their median.
+        device: ``"cpu"`` or ``"cuda"``.
+        preset: of the device, for what is not measured: memory, allocator, context.
+        disk: a folder on the disk to measure.
 
     Raises:
-        ConfigError: too few rounds, or a number that is not above 0.
+        ConfigError: too few rounds, a number that is not above 0, no such device or preset, or one
+            of another kind.
     """
 
     layout: Layout
     rounds: int = 3
     shortest_s: float = 0.02
     tolerance: float = 0.3
+    device: str = "cpu"
+    preset: str = "cpu"
+    disk: Path = Path()
 
     def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise ConfigError(f"device: {self.device!r} is not one of {', '.join(DEVICES)}")
+        if not self.disk.is_dir():
+            raise ConfigError(f"disk {self.disk}: no such folder; name one on the disk to measure")
+        if (load_device(self.preset).kind == "cpu") != (self.device == "cpu"):
+            raise ConfigError(
+                f"preset {self.preset} is not for device {self.device}: for cuda name the preset "
+                "of the device, such as a100-40gb, and for cpu leave it out"
+            )
         if self.rounds < FEWEST_ROUNDS:
             raise ConfigError(
                 f"{self.rounds} rounds: repeats are what a calibration is judged by; give "
@@ -149,6 +167,11 @@ def calibrate(request: CalibrationRequest, *, tell: Callable[[str], None]) -> Ca
         RankError: a rank failed.
     """
     layout = request.layout
+    if request.device == "cuda" and layout.link_bit_per_s is not None:
+        raise ConfigError(
+            "--device cuda takes no --link: between the devices of one machine NCCL goes round any "
+            "shaped link"
+        )
     with (
         tempfile.TemporaryDirectory(prefix="thinwire-") as name,
         open_network(layout.hosts, layout.ranks_per_host, layout.link_bit_per_s) as network,
@@ -162,6 +185,8 @@ def calibrate(request: CalibrationRequest, *, tell: Callable[[str], None]) -> Ca
             rounds=request.rounds,
             shortest_s=request.shortest_s,
             link_bit_per_s=network.link_bit_per_s,
+            device=request.device,
+            disk=request.disk.resolve(),
             results=Path(name),
         )
         job_file = job.results / "job.json"
@@ -199,7 +224,7 @@ def judge(
     layout = request.layout
 
     def fitted(chosen: Sequence[Sample]) -> Hardware:
-        return fit_hardware(chosen, layout, link_bit_per_s=link_bit_per_s)
+        return fit_hardware(chosen, layout, preset=request.preset, link_bit_per_s=link_bit_per_s)
 
     hardware = fitted(samples)
     rounds = [

@@ -16,7 +16,7 @@ from thinwire.wire.registry import codec_for
 
 __all__ = ["FORMATS", "codec_cases", "kind_of"]
 
-# the formats of the named recipes, and one fp8
+# the formats of the named recipes, and one of every other kind that is priced
 FORMATS = (
     "bf16",
     "e4m3/128",
@@ -24,8 +24,12 @@ FORMATS = (
     "int4/128+bf16scale",
     "int8/256+stochastic",
     "int8/256+shift",
+    "int4/128+hadamard",
+    "log4/128",
+    "sign/128",
+    "topk=0.01",
 )
-NUMELS = (1 << 8, 1 << 14, 1 << 19)
+NUMELS = (1 << 8, 1 << 14, 1 << 21)
 VERBS = ("encode", "decode", "sum")
 SUMMED = 2  # payloads, and so elements are counted twice
 
@@ -35,15 +39,14 @@ def kind_of(verb: str, format_name: str) -> str:
     return format_kind(CodecWork(verb, parse_format(format_name), 1))
 
 
-def codec_cases() -> Iterator[Case]:
+def codec_cases(device: torch.device) -> Iterator[Case]:
     """Encode, decode, and decode into a sum; the case is ``VERB FORMAT``, the size in elements."""
-    device = torch.device("cpu")
     for name in FORMATS:
         fmt = parse_format(name)
         codec = codec_for(fmt, device)
         for numel in NUMELS:
-            values, payload = _encoded(fmt, numel)
-            total = torch.empty(numel)
+            values, payload = _encoded(fmt, numel, device)
+            total = torch.empty(numel, device=device)
 
             def encode(codec=codec, values=values, payload=payload) -> None:  # type: ignore[no-untyped-def]
                 codec.encode_into(values, payload, Key())
@@ -60,8 +63,8 @@ def codec_cases() -> Iterator[Case]:
                 yield Case(figure="codec", case=f"{verb} {name}", size=size, action=action)
 
 
-def _encoded(fmt: WireFormat, numel: int) -> tuple[Tensor, Tensor]:
-    values = torch.randn(numel)
-    payload = torch.empty(fmt.wire_bytes(numel), dtype=torch.uint8)
-    codec_for(fmt, values.device).encode_into(values, payload, Key())
+def _encoded(fmt: WireFormat, numel: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    values = torch.randn(numel, device=device)
+    payload = torch.empty(fmt.wire_bytes(numel), dtype=torch.uint8, device=device)
+    codec_for(fmt, device).encode_into(values, payload, Key())
     return values, payload

@@ -28,7 +28,7 @@ from thinwire.train.calibration.arithmetic import BLOCK_SHAPES, DTYPES, block_to
 from thinwire.train.calibration.codecs import VERBS, kind_of
 from thinwire.train.calibration.sample import Sample
 
-__all__ = ["Residual", "device_table", "least_squares"]
+__all__ = ["COPY_MOVED_BYTES", "Residual", "device_table", "host_table", "least_squares"]
 
 COPY_MOVED_BYTES = 8  # per fp32 element: read and written
 CACHED = 0.1  # no cache is faster than memory by more: a fitted 0 says that the blocks cannot tell
@@ -85,27 +85,51 @@ def least_squares(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> 
     return coefficients
 
 
-def device_table(samples: Sequence[Sample]) -> tuple[dict[str, Any], list[Residual]]:
-    """The table of a device: memory, products, kernels, codecs, AdamW.
+def device_table(samples: Sequence[Sample], preset: str) -> tuple[dict[str, Any], list[Residual]]:
+    """The table of a device: memory, products, kernels, codecs, AdamW, copies to and from its host.
 
     Args:
-        samples: of all ranks at once; those of collectives and steps are not looked at.
+        samples: of all ranks at once; those of disks, collectives and steps are not looked at.
+        preset: of the device, for what is not measured.
 
     Returns:
         The entries of ``[device]`` in a cluster file, and the residuals.
     """
-    table: dict[str, Any] = {"preset": "cpu", **_memory(samples)}
+    table: dict[str, Any] = {"preset": preset, **_memory(samples)}
+    copies = _of(samples, "host copy")
+    if copies:
+        table["host_bytes_per_s"] = _both_ways(copies)
     start_s, adam_s = _line(_of(samples, "adamw"))
     table["adam_parameters_per_s"] = 1 / adam_s
     residuals = [_line_residual("AdamW", _of(samples, "adamw"), start_s, adam_s)]
     products, curve = _products(samples)
     table |= {"flop_per_s": products, "matmul_efficiency": curve}
-    scaled, residual = _blocks(samples, load_device("cpu", {**table, "source": "calibrated"}))
+    scaled, residual = _blocks(samples, load_device(preset, {**table, "source": "calibrated"}))
     table |= scaled
     residuals.append(residual)
-    device = load_device("cpu", {**table, "source": "calibrated"})
+    device = load_device(preset, {**table, "source": "calibrated"})
     table["codec"], residual = _codecs(samples, device.copy_elements_per_s)
     return table, [*residuals, residual]
+
+
+def host_table(samples: Sequence[Sample], per_host: int, preset: str) -> dict[str, Any]:
+    """The table of a host: its disk, and its optimizer where hosts are the devices.
+
+    Args:
+        samples: of all ranks at once.
+        per_host: ranks of a host, which share its disk.
+        preset: of the device.
+    """
+    table: dict[str, Any] = {"disk_bytes_per_s": per_host * _both_ways(_of(samples, "disk"))}
+    if load_device(preset).kind == "cpu":
+        _, adam_s = _line(_of(samples, "adamw"))
+        table["adam_parameters_per_s"] = per_host / adam_s
+    return table
+
+
+def _both_ways(samples: Sequence[Sample]) -> float:
+    """The rate of as many bytes one way as the other, one after another."""
+    return sum(s.size for s in samples) / sum(s.median_s for s in samples)
 
 
 def _of(samples: Iterable[Sample], figure: str, case: str | None = None) -> list[Sample]:
@@ -125,9 +149,9 @@ def _line_residual(part: str, samples: Sequence[Sample], start_s: float, unit_s:
 
 def _memory(samples: Sequence[Sample]) -> dict[str, Any]:
     """The rate of large copies, those that do not stay in the caches."""
-    largest = max(_of(samples, "copy"), key=lambda sample: sample.size)
-    rate = COPY_MOVED_BYTES * largest.size / largest.median_s
-    size_bytes = COPY_MOVED_BYTES * largest.size
+    (copy,) = _of(samples, "copy")
+    rate = COPY_MOVED_BYTES * copy.size / copy.median_s
+    size_bytes = COPY_MOVED_BYTES * copy.size
     return {"memory_bytes_per_s": rate, "memory_efficiency": [[size_bytes, 1.0]]}
 
 
@@ -232,12 +256,7 @@ def _codecs(samples: Sequence[Sample], copied_per_s: float) -> tuple[dict[str, A
         found.setdefault((verb, kind_of(verb, name)), []).append(unit_s * copied_per_s)
     # a line through noise may be flat; nothing is decoded for nothing
     copies = {key: max(1e-3, math.exp(_mean_log(values))) for key, values in found.items()}
-    encode, decode = VERBS[:2]
-    table = {
-        "encode_copies": _of_verb(copies, encode),
-        "decode_copies": _of_verb(copies, decode),
-        "sum_copies": copies["sum", "int"],
-    }
+    table = {f"{verb}_copies": _of_verb(copies, verb) for verb in VERBS}
     return table, Residual.of("codecs", pairs)
 
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from thinwire.planner.hardware_file import load_backend
 from thinwire.train.calibration.fit import Residual, least_squares
 from thinwire.train.calibration.sample import Sample
 from thinwire.train.calibration.wires import RINGS, ROUNDS
 
 __all__ = ["Wires", "fit_wires"]
 
-# passes of a unit round the ring: an all-reduce is a reduction and a gather, and gloo's
-# reduce-scatter is an all-reduce inside
-PASSES = {"all_gather": 1, "reduce_scatter": 2, "all_reduce": 2, "exchange": 1, "gather": 1}
+# passes of a unit round the ring: an all-reduce is a reduction and a gather
+PASSES = {"all_gather": 1, "all_reduce": 2, "exchange": 1, "gather": 1}
 LEAST_SHARE = 1e-3
 LEAST_LATENCY_S = 1e-6  # a fitted 0 says that calls and messages cannot be told apart
 
@@ -25,6 +25,7 @@ class Wires:
     """What collectives cost within a host or across hosts.
 
     Attributes:
+        backend: name of its preset.
         bytes_per_s: of the link: as measured by itself, or the most that a collective reached.
         call_s: of one call.
         latency_s: of one message.
@@ -32,6 +33,7 @@ class Wires:
         residual: of the fit.
     """
 
+    backend: str
     bytes_per_s: float
     call_s: float
     latency_s: float
@@ -41,7 +43,7 @@ class Wires:
     def backend_table(self) -> dict[str, Any]:
         """The entries of ``[backend]`` in a cluster file."""
         return {
-            "preset": "gloo",
+            "preset": self.backend,
             "call_s": self.call_s,
             "message_s": 0.0,  # in the latency
             "shares": self.shares,
@@ -52,6 +54,7 @@ def fit_wires(
     samples: Sequence[Sample],
     case: str,
     *,
+    backend: str,
     size: int,
     per_host: int,
     link_bytes_per_s: float | None,
@@ -61,25 +64,27 @@ def fit_wires(
     Args:
         samples: of collectives, all sizes and ways.
         case: ``"across"`` or ``"within"``.
+        backend: name of its preset.
         size: ranks that take part.
         per_host: of them on each host; 1 for ``"within"``, where no link is shared.
         link_bytes_per_s: of the host's link; ``None``: not shaped.
     """
+    passes = {**PASSES, "reduce_scatter": load_backend(backend).reduce_scatter_passes}
     mine = [s for s in samples if s.case == case and s.figure in (*RINGS, *ROUNDS)]
     smallest = min(sample.size for sample in mine)
     first = [sample for sample in mine if sample.size == smallest]
-    rows = [(1.0, PASSES[s.figure] * (size - 1)) for s in first]
+    rows = [(1.0, passes[s.figure] * (size - 1)) for s in first]
     call_s, latency_s = least_squares(rows, [s.median_s for s in first])
     latency_s = max(LEAST_LATENCY_S, latency_s)
 
     def started_s(way: str) -> float:
-        return call_s + latency_s * PASSES[way] * (size - 1)
+        return call_s + latency_s * passes[way] * (size - 1)
 
     rates: dict[str, dict[float, list[float]]] = {}
     for sample in mine:
         if sample.size == smallest:
             continue
-        messages = PASSES[sample.figure] * (size - 1)
+        messages = passes[sample.figure] * (size - 1)
         if sample.figure in ROUNDS:
             messages = per_host * (size - per_host)
         # a message that took no longer than an empty one says nothing of the rate
@@ -98,6 +103,7 @@ def fit_wires(
     }
     pairs = [(started_s(s.figure), s.median_s) for s in first]
     return Wires(
+        backend=backend,
         bytes_per_s=top,
         call_s=call_s,
         latency_s=latency_s,

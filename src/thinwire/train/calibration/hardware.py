@@ -13,7 +13,14 @@ from thinwire.planner.models.gpt import gpt_workload
 from thinwire.planner.prediction import step_s
 from thinwire.planner.setting import Setting
 from thinwire.recipes import parse_recipe
-from thinwire.train.calibration.fit import Residual, device_table, least_squares
+from thinwire.train.calibration.codecs import VERBS
+from thinwire.train.calibration.fit import (
+    COPY_MOVED_BYTES,
+    Residual,
+    device_table,
+    host_table,
+    least_squares,
+)
 from thinwire.train.calibration.fit_wires import fit_wires
 from thinwire.train.calibration.sample import Sample
 from thinwire.train.calibration.steps import (
@@ -45,16 +52,20 @@ class Hardware:
     def figures(self) -> dict[str, float]:
         """The rates that repeats must agree on, by name."""
         device = self.tables["device"]
+        copied = device["memory_bytes_per_s"] * device["memory_efficiency"][-1][1]
         figures = {
-            "copy, bytes/s": device["memory_bytes_per_s"] * device["memory_efficiency"][-1][1],
+            "copy, bytes/s": copied,
             "AdamW, parameters/s": device["adam_parameters_per_s"],
         }
         for dtype, rate in device["flop_per_s"].items():
             figures[f"{dtype} products, FLOP/s"] = rate
-        for verb in ("encode", "decode"):
+        for verb in VERBS:
             for kind, copies in device["codec"][f"{verb}_copies"].items():
-                figures[f"{verb} {kind}, copies"] = copies
-        figures["decode and sum, copies"] = device["codec"]["sum_copies"]
+                # elements, not copies: the copy's own scatter is not the codec's
+                figures[f"{verb} {kind}, elements/s"] = copied / COPY_MOVED_BYTES / copies
+        figures["disk, bytes/s"] = self.tables["host"]["disk_bytes_per_s"]
+        if "host_bytes_per_s" in device:
+            figures["to and from the host, bytes/s"] = device["host_bytes_per_s"]
         for way, curve in self.tables.get("backend", {}).get("shares", {}).items():
             figures[f"{way}, share of the link"] = curve[-1][1]
         return figures
@@ -64,6 +75,7 @@ def fit_hardware(
     samples: Sequence[Sample],
     layout: Layout,
     *,
+    preset: str = "cpu",
     link_bit_per_s: float | None,
 ) -> Hardware:
     """Fit everything that a cluster file holds.
@@ -71,9 +83,10 @@ def fit_hardware(
     Args:
         samples: of the slowest rank.
         layout: hosts and ranks.
+        preset: of the device, for what is not measured.
         link_bit_per_s: as measured; ``None``: not shaped.
     """
-    device, residuals = device_table(samples)
+    device, residuals = device_table(samples, preset)
     tables: dict[str, dict[str, Any]] = {
         "cluster": {
             "hosts": layout.hosts,
@@ -81,10 +94,17 @@ def fit_hardware(
             "shaped": link_bit_per_s is not None,
         },
         "device": device,
+        "host": host_table(samples, layout.ranks_per_host, preset),
     }
+    backend = "gloo" if load_device(preset).kind == "cpu" else "nccl"
     if layout.ranks_per_host > 1:
         within = fit_wires(
-            samples, "within", size=layout.ranks_per_host, per_host=1, link_bytes_per_s=None
+            samples,
+            "within",
+            backend=backend,
+            size=layout.ranks_per_host,
+            per_host=1,
+            link_bytes_per_s=None,
         )
         device["within_bytes_per_s"] = within.bytes_per_s
         device["within_latency_s"] = within.latency_s
@@ -94,6 +114,7 @@ def fit_hardware(
         across = fit_wires(
             samples,
             "across",
+            backend=backend,
             size=layout.world_size,
             per_host=layout.ranks_per_host,
             link_bytes_per_s=None if link_bit_per_s is None else link_bit_per_s / 8,
@@ -114,14 +135,15 @@ def _cluster(tables: Mapping[str, dict[str, Any]]) -> Cluster:
     """The cluster that the tables make, as the planner will read them."""
     calibrated = {"source": "calibrated"}
     link = tables.get("link", {"bit_per_s": 1e9, "latency_s": 1e-4, "protocol": PROTOCOL})
+    device = load_device(tables["device"]["preset"], {**tables["device"], **calibrated})
     numbers = {key: value for key, value in link.items() if key != "protocol"}
     return Cluster(
         hosts=tables["cluster"]["hosts"],
         ranks_per_host=tables["cluster"]["ranks_per_host"],
-        device=load_device("cpu", {**tables["device"], **calibrated}),
-        host=load_host("cpu"),
+        device=device,
+        host=load_host(device.kind, {**tables["host"], **calibrated}),
         link=load_link(PROTOCOL, {**numbers, **calibrated}),
-        backend=load_backend("gloo", {**tables["backend"], **calibrated}),
+        backend=load_backend(tables["backend"]["preset"], {**tables["backend"], **calibrated}),
     )
 
 

@@ -59,12 +59,14 @@ class TinyRun:
         layers: of the model.
         model: wrapped.
         batches: of this rank.
+        device: where it trains.
     """
 
     recipe: str
     layers: int
     model: torch.nn.Module
     batches: Batches
+    device: torch.device
 
     def step_s(self) -> float:
         """The median step of a short training. A collective call."""
@@ -72,13 +74,13 @@ class TinyRun:
             self.model,
             self.batches,
             Schedule(steps=STEPS, learning_rate=1e-4),
-            device=torch.device("cpu"),
+            device=self.device,
             on_step=_tell_nobody,
         )
         return statistics.median(trace.step_s[2:])
 
 
-def tiny_runs() -> Iterator[TinyRun]:
+def tiny_runs(device: torch.device) -> Iterator[TinyRun]:
     """Every recipe at every depth. A collective call."""
     batches = Batches(
         default_corpus(),
@@ -91,8 +93,9 @@ def tiny_runs() -> Iterator[TinyRun]:
     for recipe in OVERHEAD_OF:
         for layers in LAYERS:
             torch.manual_seed(0)
-            model = tw.shard(GPT(tiny_shape(layers), TINY_TOKENS), parse_recipe(recipe))
-            yield TinyRun(recipe, layers, model, batches)
+            plain = GPT(tiny_shape(layers), TINY_TOKENS).to(device)
+            model = tw.shard(plain, parse_recipe(recipe))
+            yield TinyRun(recipe, layers, model, batches, device)
 
 
 def _tell_nobody(step: int, loss: float, step_s: float) -> None:

@@ -39,7 +39,7 @@ def message_sizes(link_bit_per_s: float | None, senders: int) -> tuple[int, ...]
     return tuple(sorted({SMALLEST_BYTES, *(size for size in sizes if size > 2 * SMALLEST_BYTES)}))
 
 
-def wire_cases(link_bit_per_s: float | None) -> Iterator[Case]:
+def wire_cases(link_bit_per_s: float | None, device: torch.device) -> Iterator[Case]:
     """The ways among all ranks, and among those of a host where it has several.
 
     The case is ``across`` or ``within``, the size the bytes of one message. A collective call.
@@ -51,11 +51,11 @@ def wire_cases(link_bit_per_s: float | None) -> Iterator[Case]:
     per_host = topology.ranks_per_host or 1
     if len(set(peers.hosts)) > 1:
         for size in message_sizes(link_bit_per_s, per_host * (peers.size - per_host)):
-            yield from _ways("across", peers, size)
+            yield from _ways("across", peers, size, device)
     if per_host > 1:
         within = _host_peers(topology, per_host)
         for size in message_sizes(None, per_host):
-            yield from _ways("within", within, size)
+            yield from _ways("within", within, size, device)
 
 
 def _host_peers(topology: Topology, per_host: int) -> Peers:
@@ -66,11 +66,12 @@ def _host_peers(topology: Topology, per_host: int) -> Peers:
     return topology.peers(groups[mine])
 
 
-def _ways(case: str, peers: Peers, nbytes: int) -> Iterator[Case]:
+def _ways(case: str, peers: Peers, nbytes: int, device: torch.device) -> Iterator[Case]:
     group, size = peers.group, peers.size
-    payload = torch.zeros(nbytes, dtype=torch.uint8)
-    rows = torch.empty((size, nbytes), dtype=torch.uint8)
-    shard, whole = torch.zeros(nbytes // 4), torch.zeros(size * nbytes // 4)
+    payload = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+    rows = torch.empty((size, nbytes), dtype=torch.uint8, device=device)
+    shard = torch.zeros(nbytes // 4, device=device)
+    whole = torch.zeros(size * nbytes // 4, device=device)
     outgoing, incoming = [payload] * size, list(rows)
     ways: dict[str, Callable[[], object]] = {
         "all_gather": lambda: dist.all_gather_single(rows.view(-1), payload, group=group),
@@ -80,4 +81,4 @@ def _ways(case: str, peers: Peers, nbytes: int) -> Iterator[Case]:
         "gather": lambda: gather(payload, incoming, peers),
     }
     for name, action in ways.items():
-        yield Case(figure=name, case=case, size=nbytes, action=action)
+        yield Case(figure=name, case=case, size=nbytes, action=action, waits=True)

@@ -1,0 +1,115 @@
+"""One rank of a calibration: what it is told to measure, and how all ranks do so at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from thinwire.errors import ConfigError
+from thinwire.train.atomic_file import write_text_atomically
+from thinwire.train.calibration.arithmetic import arithmetic_cases
+from thinwire.train.calibration.clock import Case, Clock
+from thinwire.train.calibration.codecs import codec_cases
+from thinwire.train.calibration.sample import Sample
+from thinwire.train.calibration.steps import tiny_runs
+from thinwire.train.calibration.storage import disk_cases, host_copy_cases
+from thinwire.train.calibration.wires import wire_cases
+from thinwire.train.rank_device import rank_device
+
+__all__ = ["CalibrationJob", "measure"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationJob:
+    """What a rank is told to measure.
+
+    Attributes:
+        rounds: how often everything is measured.
+        shortest_s: that one measurement lasts.
+        link_bit_per_s: of every host; ``None``: not shaped.
+        device: ``"cpu"`` or ``"cuda"``.
+        disk: a folder on the disk to measure.
+        results: an existing folder; every rank writes ``rank-R.json`` there.
+    """
+
+    rounds: int
+    shortest_s: float
+    link_bit_per_s: float | None
+    device: str
+    disk: Path
+    results: Path
+
+    def write(self, path: Path) -> None:
+        """Write the job as JSON."""
+        paths = {"disk": str(self.disk), "results": str(self.results)}
+        content = {**dataclasses.asdict(self), **paths}
+        write_text_atomically(path, json.dumps(content))
+
+    @classmethod
+    def read(cls, path: Path) -> CalibrationJob:
+        """The job that :meth:`write` wrote.
+
+        Raises:
+            ConfigError: the file cannot be read or is no job.
+        """
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            paths = {name: Path(content[name]) for name in ("disk", "results")}
+            return cls(**{**content, **paths})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"job {path}: not a readable calibration job ({error})") from error
+
+    def result_file(self, rank: int) -> Path:
+        """Where a rank leaves its samples."""
+        return self.results / f"rank-{rank}.json"
+
+
+def measure(job: CalibrationJob, *, tell: Callable[[str], None]) -> list[Sample]:
+    """Measure everything. A collective call.
+
+    Args:
+        job: what to measure.
+        tell: told in words what comes next.
+    """
+    with tempfile.TemporaryDirectory(prefix="thinwire-", dir=job.disk) as disk:
+        return _measure(job, Path(disk), rank_device(job.device), tell)
+
+
+def _measure(
+    job: CalibrationJob, disk: Path, device: torch.device, tell: Callable[[str], None]
+) -> list[Sample]:
+    torch.manual_seed(0)
+    groups: dict[str, list[Case]] = {
+        "arithmetic": list(arithmetic_cases(device)),
+        "codecs": list(codec_cases(device)),
+        "storage": [*disk_cases(disk, dist.get_rank()), *host_copy_cases(device)],
+        "messages": list(wire_cases(job.link_bit_per_s, device)),
+    }
+    clock = Clock.of_this_machine(device, job.shortest_s)
+    runs = list(tiny_runs(device)) if dist.get_world_size() > 1 else []
+    seconds: dict[int, list[float]] = {}
+    cases: list[Case] = [case for group in groups.values() for case in group]
+    for number in range(1, job.rounds + 1):
+        for name, group in groups.items():
+            tell(f"round {number} of {job.rounds}: {name}")
+            for case in group:
+                seconds.setdefault(id(case), []).append(clock.call_s(case))
+        tell(f"round {number} of {job.rounds}: training steps")
+        for run in runs:
+            seconds.setdefault(id(run), []).append(run.step_s())
+    samples = [
+        Sample(figure=case.figure, case=case.case, size=case.size, seconds=tuple(seconds[id(case)]))
+        for case in cases
+    ]
+    samples += [
+        Sample(figure="step", case=run.recipe, size=run.layers, seconds=tuple(seconds[id(run)]))
+        for run in runs
+    ]
+    return samples
