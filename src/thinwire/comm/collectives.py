@@ -38,16 +38,19 @@ class Traffic:
         peers: the ranks that take part.
         ledger: where sent bytes are recorded.
         feedback: encodes what is to be summed; a gather of weights has nothing to feed back.
+        stands_for: what the ledger says of the payload, where the buffer does not hold the
+            parameters themselves but, for example, factors of them; ``None``: ``layout``.
     """
 
     layout: ShardLayout
     peers: Peers
     ledger: Ledger
     feedback: Feedback = NO_FEEDBACK
+    stands_for: ShardLayout | None = None
 
     def record_sends(self, collective: str, outgoing: Sequence[Tensor]) -> None:
         """Enter in the ledger that every one of the peers was sent its payload."""
-        peers, layout = self.peers, self.layout
+        peers, shown = self.peers, self.stands_for or self.layout
         sent = {True: 0, False: 0}
         for receiver, payload in enumerate(outgoing):
             if receiver != peers.rank:
@@ -56,8 +59,8 @@ class Traffic:
             collective,
             within_bytes=sent[False],
             across_bytes=sent[True],
-            bf16_bytes=(peers.size - 1) * layout.slot_numel * BF16_BYTES,
-            formats=layout.formats,
+            bf16_bytes=(peers.size - 1) * shown.slot_numel * BF16_BYTES,
+            formats=shown.formats,
         )
 
     def check(self, slot: Tensor, whole: Tensor) -> None:
@@ -120,6 +123,7 @@ def reduce_scatter(
     traffic.check(output, contributions)
     layout, peers = traffic.layout, traffic.peers
     outgoing = _encode_slots(contributions, traffic, key)
+    del contributions  # a job may wait long for its turn on the wire
     own = layout.packings[peers.rank]
     incoming = [torch.empty_like(outgoing[peers.rank]) for _ in range(peers.size)]
     yield Transfer(functools.partial(exchange, outgoing, incoming, peers))

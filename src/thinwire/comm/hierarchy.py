@@ -108,6 +108,7 @@ def reduce_scatter_in_two_hops(
         key.fold(1),
         "within",
     )
+    del slots, contributions  # a job may wait long for its turn on the wire
     yield Transfer(first.run, is_last=False)
     first.sum_up()
     second = _Hop(

@@ -28,7 +28,7 @@ import torch
 
 __all__ = ["Job", "Sender", "Ticket", "Transfer", "run_now", "shared_sender"]
 
-# Jobs that may wait in line. Each holds its input alive; the limit bounds that memory.
+# Jobs that may wait in line for room. Each holds its input alive; the limit bounds that memory.
 MAX_WAITING = 4
 
 
@@ -86,36 +86,48 @@ class _Running:
     job: Job
     ticket: Ticket
     next_transfer: Future[Transfer | None]
+    took_room: bool
 
 
 class Sender:
     """Runs jobs in two threads of its own, which start with the first job."""
 
     def __init__(self) -> None:
-        self._line: queue.Queue[_Running] = queue.Queue(MAX_WAITING)
+        self._line: queue.Queue[_Running] = queue.Queue()
+        self._room = threading.BoundedSemaphore(MAX_WAITING)
         self._codec = ThreadPoolExecutor(max_workers=1, thread_name_prefix="thinwire-codec")
         self._wire: threading.Thread | None = None
 
     def submit(
-        self, job: Job, when_done: Callable[[BaseException | None], None] | None = None
+        self,
+        job: Job,
+        when_done: Callable[[BaseException | None], None] | None = None,
+        *,
+        waits_for_room: bool = True,
     ) -> Ticket:
         """Put a job in line; blocks while the line is full.
 
         Args:
             job: what to run.
             when_done: called at its end, in another thread, with its error or ``None``.
+            waits_for_room: false for a job that is in line beside the limit, and never blocks.
         """
         if self._wire is None:
             # a daemon: a rank that fails must not wait for a peer that will never answer
             self._wire = threading.Thread(target=self._transfer, daemon=True, name="thinwire-wire")
             self._wire.start()
         ticket = Ticket(when_done)
-        self._line.put(_Running(job, ticket, self._codec.submit(_advance, job)))
+        running = _Running(job, ticket, self._codec.submit(_advance, job), waits_for_room)
+        if waits_for_room:
+            self._room.acquire()
+        self._line.put(running)
         return ticket
 
     def _transfer(self) -> None:
         while True:
             running = self._line.get()
+            if running.took_room:
+                self._room.release()
             try:
                 self._send(running)
             except BaseException as error:

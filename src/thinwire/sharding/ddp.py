@@ -1,8 +1,8 @@
 """DDP's socket: the communication hook that reduces one bucket of gradients.
 
 Note: buckets. DDP rebuilds its buckets after the first step and users set their size, so nothing
-here is keyed by bucket: every parameter is cut into W pieces by itself, and its random numbers and
-residuals are keyed by its name. The result does not depend on how parameters were grouped.
+here is keyed by bucket: every parameter is averaged by itself, and its random numbers, residuals
+and late gradients are keyed by its name. The result does not depend on how they were grouped.
 """
 
 # no `from __future__ import annotations`: DDP inspects the hook's annotations, which must be types
@@ -10,20 +10,17 @@ residuals are keyed by its name. The result does not depend on how parameters we
 import functools
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # has no stub
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.comm import collectives, stock
-from thinwire.comm.collectives import Traffic
-from thinwire.comm.layout import ShardLayout
+from thinwire.comm import stock
 from thinwire.comm.ledger import Ledger
-from thinwire.comm.sender import Job, run_now
+from thinwire.comm.sender import run_now
 from thinwire.comm.topology import Topology
 from thinwire.errors import ConfigError
+from thinwire.sharding.averages import average_over
 from thinwire.sharding.compression import Compression
-from thinwire.sharding.slots import collect, deal_out, even_piece
 from thinwire.sharding.units import CAST_NAMES
 from thinwire.wire.key import Key
 
@@ -54,7 +51,10 @@ class StockHook:
 class CompressedHook:
     """Gradients on the wire in the recipe's format, averaged in fp32.
 
-    With a sender the buckets travel beside backward; DDP waits for their futures at its end.
+    With a sender the buckets travel beside backward; DDP waits for their futures at its end. With
+    ``staleness=1`` what DDP gets are the averages of the step before, and those of the present one
+    have until the same bucket comes again. That takes 4 bytes per parameter, and while a bucket
+    travels 4 more for each of its elements.
 
     Args:
         model: the DDP module.
@@ -62,47 +62,37 @@ class CompressedHook:
     """
 
     def __init__(self, model: DistributedDataParallel, compression: Compression) -> None:
-        self._recipe, self._ledger = compression.recipe, compression.ledger
-        self._sender, self._feedback = compression.sender, compression.feedback
+        self._compression = compression
         self._peers = compression.topology.peers(model.process_group)
         self._names = {id(p): name for name, p in model.module.named_parameters()}
-        self._layouts: dict[tuple[int, ...], ShardLayout] = {}
-        self._num_steps = 0
+        self._average = average_over(self._peers, compression)
 
     def __call__(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Average one bucket over the ranks."""
-        layout, values = self._layout(bucket), bucket.buffer()
-        job = self._average(bucket.gradients(), layout, self._num_steps)
-        if bucket.is_last():
-            self._num_steps += 1
+        names = (self._names[id(parameter)] for parameter in bucket.parameters())
+        gradients = dict(zip(names, bucket.gradients(), strict=True))
+        key = self._key(bucket)
         future: torch.futures.Future[Tensor] = torch.futures.Future()
-        if self._sender is None:
-            run_now(job)
-            future.set_result(values)
+        late, sender = self._compression.late, self._compression.sender
+        if late is not None:
+            # DDP uses the bucket again before what is in it has travelled
+            reduced = {name: gradient.clone() for name, gradient in gradients.items()}
+            ticket = self._compression.reduce_late(self._average.job(reduced, key))
+            late.exchange(gradients, reduced, ticket)
+            future.set_result(bucket.buffer())
+        elif sender is None:
+            run_now(self._average.job(gradients, key))
+            future.set_result(bucket.buffer())
         else:
-            self._sender.submit(job, functools.partial(_settle, future, values))
+            settle = functools.partial(_settle, future, bucket.buffer())
+            sender.submit(self._average.job(gradients, key), settle)
         return future
 
-    def _average(self, gradients: list[Tensor], layout: ShardLayout, step: int) -> Job:
-        slots = deal_out(gradients, layout)
-        key = Key(seed=self._recipe.seed, step=step, parameter="", rank=self._peers.rank)
-        traffic = Traffic(layout, self._peers, self._ledger, self._feedback)
-        yield from collectives.all_reduce(slots.view(-1), traffic, key, dist.ReduceOp.AVG)
-        collect(slots, gradients, layout)
-
-    def _layout(self, bucket: GradBucket) -> ShardLayout:
-        parameters = bucket.parameters()
-        identity = tuple(id(parameter) for parameter in parameters)
-        if identity not in self._layouts:
-            dtype, size = bucket.buffer().dtype, self._peers.size
-            self._layouts[identity] = ShardLayout(
-                (
-                    even_piece(self._names[id(p)], p.shape, dtype, self._recipe, size)
-                    for p in parameters
-                ),
-                size,
-            )
-        return self._layouts[identity]
+    def _key(self, bucket: GradBucket) -> Key:
+        """Names the random numbers of this pass; all buckets of a pass share it."""
+        counters = self._compression.counters
+        step = counters.count("passes") if bucket.is_last() else counters["passes"]
+        return Key(seed=self._compression.recipe.seed, step=step, rank=self._peers.rank)
 
 
 def _settle(

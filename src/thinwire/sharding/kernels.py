@@ -24,8 +24,10 @@ def compile_in_turn(recipe: Recipe, topology: Topology) -> None:
     """
     if recipe.is_uncompressed or topology.size == 1:
         return
-    texts = (recipe.weights, recipe.grads, recipe.grads_within)
-    formats = [parse_format(text) for text in texts if text is not None]
+    rules = (recipe.weight_rule, recipe.grad_rule, recipe.grad_rule_within)
+    formats = [fmt for rule in rules if rule is not None for fmt in rule.formats]
+    # factors are multiplied by torch and travel in fp32
+    formats = [parse_format("fp32") if fmt.family == "lowrank" else fmt for fmt in formats]
     rank = dist.get_rank()
     is_first_on_host = topology.hosts.index(topology.hosts[rank]) == rank
     # hosts may share a file system, or be namespaces of one machine: rank 0 goes ahead of all

@@ -18,24 +18,19 @@ Optimizer states and buffers (a BatchNorm's averages) are each rank's own, as in
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from thinwire.comm import collectives
-from thinwire.comm.collectives import Traffic
-from thinwire.comm.layout import ShardLayout
 from thinwire.comm.sender import Job, run_now
 from thinwire.errors import ConfigError, StateError
+from thinwire.sharding.averages import average_over
 from thinwire.sharding.compression import Compression
-from thinwire.sharding.slots import collect, deal_out, even_piece
+from thinwire.sharding.counters import watch_steps
 from thinwire.wire.key import Key
 
 __all__ = ["OUTER_LR", "OUTER_MOMENTUM", "LocalSteps", "attach"]
@@ -81,7 +76,8 @@ class LocalSteps:
         group = dist.group.WORLD
         assert group is not None  # the ranks have agreed on the recipe
         self._peers = compression.topology.peers(group)
-        self._groups = list(_groups(self._trained, compression, self._peers.size))
+        self._average_over_ranks = average_over(self._peers, compression)
+        self._groups = list(_groups(self._trained))
         self._anchor = {
             name: p.detach().contiguous().to(torch.float32, copy=True)
             for name, p in self._trained.items()
@@ -92,16 +88,11 @@ class LocalSteps:
             momentum=outer_momentum,
             nesterov=outer_momentum > 0,
         )
-        self._num_steps = 0
 
-    def after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        """Count a step of the optimizer that holds the first trained parameter, and meet if due."""
-        first = next(iter(self._trained.values()))
-        held = (p for group in optimizer.param_groups for p in group["params"])
-        if not any(p is first for p in held):
-            return
-        self._num_steps += 1
-        if self._num_steps % self._compression.recipe.local_steps == 0:
+    def count_step(self) -> None:
+        """Count a step of the optimizer, and meet if it is time."""
+        steps = self._compression.counters.count("local steps") + 1
+        if steps % self._compression.recipe.local_steps == 0:
             self.meet()
 
     @torch.no_grad()
@@ -128,10 +119,45 @@ class LocalSteps:
         for name, parameter in self._trained.items():
             parameter.copy_(self._anchor[name])
 
+    def state(self) -> dict[str, Tensor]:
+        """Anchor and outer momentum by ``"anchor/parameter"`` and ``"momentum/parameter"``."""
+        state = {f"anchor/{name}": anchor for name, anchor in self._anchor.items()}
+        for name, anchor in self._anchor.items():
+            momentum = self._outer.state[anchor].get("momentum_buffer")
+            if momentum is not None:  # there is none before the first meeting
+                state[f"momentum/{name}"] = momentum
+        return state
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what :meth:`state` returned.
+
+        Raises:
+            StateError: an entry is missing, unknown, or has another shape than its parameter.
+        """
+        for entry, tensor in state.items():
+            kind, _, name = entry.partition("/")
+            anchor = self._anchor.get(name)
+            if kind not in ("anchor", "momentum") or anchor is None or anchor.shape != tensor.shape:
+                raise StateError(
+                    f"{entry!r} of shape {tuple(tensor.shape)} is not the anchor or momentum of a "
+                    "trained parameter: load the state into the model that it was saved from"
+                )
+        missing = sorted(name for name in self._anchor if f"anchor/{name}" not in state)
+        if missing:
+            raise StateError(
+                f"the state holds no anchor of parameter {missing[0]}, which is trained now: "
+                "freeze what was frozen when it was saved before thinwire.shard"
+            )
+        for name, anchor in self._anchor.items():
+            anchor.copy_(state[f"anchor/{name}"])
+            momentum = state.get(f"momentum/{name}")
+            if momentum is not None:
+                self._outer.state[anchor]["momentum_buffer"] = momentum.clone()
+
     def _average(self) -> None:
         """Average the anchor's gradients over the ranks, group by group."""
         sender = self._compression.sender
-        jobs = [self._average_group(names, layout) for names, layout in self._groups]
+        jobs = [self._average_of(names) for names in self._groups]
         if sender is None:
             for job in jobs:
                 run_now(job)
@@ -139,14 +165,12 @@ class LocalSteps:
             for ticket in [sender.submit(job) for job in jobs]:
                 ticket.wait()
 
-    def _average_group(self, names: list[str], layout: ShardLayout) -> Job:
-        recipe, ledger = self._compression.recipe, self._compression.ledger
-        gradients = [_gradient(self._anchor[name]) for name in names]
-        slots = deal_out(gradients, layout)
-        key = Key(seed=recipe.seed, step=self._num_steps, rank=self._peers.rank)
-        traffic = Traffic(layout, self._peers, ledger, self._compression.feedback)
-        yield from collectives.all_reduce(slots.view(-1), traffic, key, dist.ReduceOp.AVG)
-        collect(slots, gradients, layout)
+    def _average_of(self, names: list[str]) -> Job:
+        compression = self._compression
+        gradients = {name: _gradient(self._anchor[name]) for name in names}
+        step, rank = compression.counters["local steps"], self._peers.rank
+        key = Key(seed=compression.recipe.seed, step=step, rank=rank)
+        return self._average_over_ranks.job(gradients, key)
 
 
 def attach(model: nn.Module, compression: Compression) -> None:
@@ -172,27 +196,22 @@ def attach(model: nn.Module, compression: Compression) -> None:
         dist.broadcast(whole, src=0)
         tensor.detach().copy_(whole)
     local_steps = LocalSteps(model, compression)
-    hook = register_optimizer_step_post_hook(local_steps.after_step)
-    # the hook keeps parameters and anchor alive, but not the module
-    weakref.finalize(model, hook.remove)
+    compression.stores["outer"] = local_steps
+    watch_steps(model, local_steps.count_step)
 
 
-def _groups(
-    trained: dict[str, nn.Parameter], compression: Compression, world_size: int
-) -> Iterator[tuple[list[str], ShardLayout]]:
-    """Consecutive parameters of about ``GROUP_NUMEL`` elements together, and their layout."""
+def _groups(trained: dict[str, nn.Parameter]) -> Iterator[list[str]]:
+    """Consecutive parameters of about ``GROUP_NUMEL`` elements together."""
     names: list[str] = []
     numel = 0
-    for index, (name, parameter) in enumerate(trained.items(), start=1):
+    for name, parameter in trained.items():
         names.append(name)
         numel += parameter.numel()
-        if numel >= GROUP_NUMEL or index == len(trained):
-            pieces = (
-                even_piece(name, trained[name].shape, torch.float32, compression.recipe, world_size)
-                for name in names
-            )
-            yield names, ShardLayout(pieces, world_size)
+        if numel >= GROUP_NUMEL:
+            yield names
             names, numel = [], 0
+    if names:
+        yield names
 
 
 def _gradient(anchor: Tensor) -> Tensor:

@@ -15,26 +15,25 @@ import torch
 from torch import Tensor
 
 from thinwire.comm.layout import Piece, ShardLayout, even_piece_numel
-from thinwire.recipe import Recipe
+from thinwire.formats import WireFormat
 from thinwire.sharding.units import cast_format
 
 __all__ = ["collect", "deal_out", "even_piece"]
 
 
 def even_piece(
-    name: str, shape: torch.Size, dtype: torch.dtype, recipe: Recipe, world_size: int
+    name: str, shape: torch.Size, dtype: torch.dtype, fmt: WireFormat | None, world_size: int
 ) -> Piece:
-    """A parameter cut evenly over the ranks, in the recipe's format for gradients.
+    """A parameter cut evenly over the ranks.
 
     Args:
         name: its full name in the model.
         shape: its shape.
-        dtype: of the buffer that travels; what travels exactly is sent in it.
-        recipe: decides the format.
+        dtype: of the gradients.
+        fmt: how it travels; ``None``: exactly, in ``dtype``.
         world_size: number of ranks.
     """
-    exact = recipe.travels_exactly(name, shape)
-    fmt = cast_format(dtype) if exact else recipe.grad_format
+    fmt = cast_format(dtype) if fmt is None else fmt
     numel = shape.numel()
     return Piece(
         name=name,
