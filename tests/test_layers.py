@@ -34,6 +34,7 @@ def test_the_layer_contracts_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     ("floor", "forbidden"),
     [
         ("wire", "torch.distributed"),  # the wire knows no ranks
+        ("inspection", "torch.distributed"),
         ("lab", "torch"),
         ("planner", "torch.distributed"),
         ("formats.py", "torch"),

@@ -23,6 +23,7 @@ import typer
 from thinwire.cli.calibrate import calibrate
 from thinwire.cli.compare import compare
 from thinwire.cli.estimate import estimate
+from thinwire.cli.inspect import inspect
 from thinwire.cli.plan import plan
 from thinwire.cli.validate import validate
 from thinwire.errors import ConfigError, ThinwireError
@@ -35,7 +36,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (compare, plan, estimate, calibrate, validate):
+for verb in (compare, plan, estimate, inspect, calibrate, validate):
     app.command()(verb)
 
 

@@ -1,0 +1,144 @@
+"""Files of torch.save: nested containers, tied weights, optimizer states, and no code."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from thinwire.errors import InputError
+from thinwire.inspection.opening import open_source
+from thinwire.inspection.stored import Source
+
+
+def save(path: Path, content: object, **options: bool) -> Source:
+    torch.save(content, path, **options)
+    return open_source(path)
+
+
+def names(source: Source) -> list[str]:
+    return [tensor.name for tensor in source.tensors]
+
+
+def test_names_are_paths_through_the_containers(tmp_path: Path) -> None:
+    content = {
+        "model": {"a": torch.ones(2), "deep": {"b": torch.ones(3)}},
+        "grads": [torch.ones(4), (torch.ones(5),)],
+        "epoch": 3,
+        7: torch.ones(6),
+        "note": "text",
+    }
+    source = save(tmp_path / "a.pt", content)
+    assert names(source) == ["model.a", "model.deep.b", "grads.0", "grads.1.0", "7"]
+    assert source.read("grads.1.0").numel() == 5
+
+
+def test_a_bare_tensor_has_a_name(tmp_path: Path) -> None:
+    assert names(save(tmp_path / "a.pt", torch.ones(2))) == ["tensor"]
+
+
+def test_optimizer_states_are_left_out(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    source = save(
+        tmp_path / "a.pt", {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    )
+    left_out = [tensor for tensor in source.tensors if tensor.obstacle is not None]
+    assert {tensor.obstacle for tensor in left_out} == {"optimizer states"}
+    assert len(left_out) == 6  # step, exp_avg and exp_avg_sq of weight and bias
+    assert names(source)[:2] == ["model.weight", "model.bias"]
+
+
+def test_tied_weights_are_counted_once(tmp_path: Path) -> None:
+    tied = torch.randn(4, 4)
+    source = save(tmp_path / "a.pt", {"embed": tied, "head": tied, "part": tied[:2]})
+    assert [tensor.obstacle for tensor in source.tensors] == [
+        None,
+        "the same numbers as embed",
+        None,
+    ]
+
+
+def test_what_cannot_be_encoded_says_why(tmp_path: Path) -> None:
+    content = {
+        "ids": torch.arange(4),
+        "mask": torch.ones(2, dtype=torch.bool),
+        "empty": torch.ones(0, 3),
+        "sparse": torch.eye(3).to_sparse(),
+        "complex": torch.ones(2, dtype=torch.complex64),
+        "fp8": torch.ones(2).to(torch.float8_e4m3fn),
+    }
+    obstacles = {t.name: t.obstacle for t in save(tmp_path / "a.pt", content).tensors}
+    assert set(obstacles) == set(content)
+    assert obstacles["empty"] == "holds no elements"
+    for name, word in [("ids", "int64"), ("mask", "bool"), ("fp8", "float8_e4m3fn")]:
+        assert str(obstacles[name]).startswith(word)
+    assert "dense" in str(obstacles["sparse"])
+    assert "complex64" in str(obstacles["complex"])
+
+
+def test_parameters_and_views_are_read_as_they_are(tmp_path: Path) -> None:
+    matrix = torch.randn(6, 4)
+    source = save(tmp_path / "a.pt", {"p": nn.Parameter(matrix), "view": matrix.T})
+    assert torch.equal(source.read("view"), matrix.T)
+    assert torch.equal(source.read("p"), matrix)
+
+
+def test_the_old_format_is_read(tmp_path: Path) -> None:
+    content = {"a": torch.randn(5), "b": torch.randn(2, 3)}
+    source = save(tmp_path / "a.pt", content, _use_new_zipfile_serialization=False)
+    for name, tensor in content.items():
+        assert torch.equal(source.read(name), tensor)
+
+
+class Weapon:
+    """Writes a file when it is unpickled, as a hostile checkpoint would."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return (Path.write_text, (self.target, "shot"))
+
+
+def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    for options in ({}, {"_use_new_zipfile_serialization": False}):
+        with pytest.raises(InputError, match="code from a file is not run"):
+            save(tmp_path / "a.pt", {"a": torch.ones(1), "b": Weapon(target)}, **options)
+    assert not target.exists()
+
+
+def test_the_refusal_names_what_only_code_could_rebuild(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"datetime\.date.*model\.state_dict\(\)"):
+        save(tmp_path / "a.pt", {"when": datetime.date(2020, 1, 1)})
+
+
+def test_a_script_module_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.save(nn.Linear(2, 2), path)
+    with pytest.raises(InputError, match=r"torch\.nn\.modules\.linear\.Linear"):
+        open_source(path)
+
+
+def test_a_file_cannot_send_the_walk_round_in_circles(tmp_path: Path) -> None:
+    circle: dict[str, object] = {"a": torch.ones(1)}
+    circle["self"] = circle
+    doubled: list[object] = [torch.ones(1)]
+    for _ in range(60):  # written out this would be 2 ** 60 tensors
+        doubled = [doubled, doubled]
+    deep: list[object] = [torch.ones(1)]
+    for _ in range(300):
+        deep = [deep]
+    for content in (circle, doubled, deep):
+        assert len(save(tmp_path / "a.pt", content).tensors) == 1
+
+
+def test_two_tensors_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"two tensors are called 'a\.b'"):
+        save(tmp_path / "a.pt", {"a": {"b": torch.ones(1)}, "a.b": torch.ones(1)})
