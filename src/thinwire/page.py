@@ -12,14 +12,12 @@ Everything that is said is escaped. The content policy forbids the browser to lo
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Protocol
 
+from thinwire.atomic_file import write_text_atomically
 from thinwire.errors import InputError
 
 __all__ = ["Figure", "Page"]
@@ -130,25 +128,9 @@ class Page:
             InputError: the file cannot be written.
         """
         try:
-            _replace(path, self.render().encode("utf-8"))
+            write_text_atomically(path, self.render())
         except OSError as error:
             raise InputError(
                 f"page {path}: cannot be written ({error.strerror}); give a file in a folder that "
                 "is there and that you may write to"
             ) from error
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write beside the file, then take its place."""
-    if path.is_dir():
-        raise IsADirectoryError(21, "is a folder", str(path))
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), 0o644)  # mkstemp makes it private
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise

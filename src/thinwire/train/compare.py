@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from thinwire.atomic_file import write_text_atomically
 from thinwire.errors import ConfigError
 from thinwire.lab import Network, check_link, launch, measure_link, open_network
 from thinwire.planner.models.gpt import GPTShape
 from thinwire.recipe import Recipe
 from thinwire.recipes import format_recipe
-from thinwire.train.atomic_file import write_text_atomically
 from thinwire.train.comparison import Comparison, Link, Run, Setting
 from thinwire.train.corpus import Corpus, default_corpus, open_corpus
 from thinwire.train.host_memory import MemoryNeed, available_bytes, check_fits

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+from thinwire.atomic_file import open_atomically
 from thinwire.errors import InputError
-from thinwire.train.atomic_file import open_atomically
 
 __all__ = ["HELD_OUT", "Corpus", "default_corpus", "open_corpus"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from thinwire.atomic_file import write_text_atomically
 from thinwire.errors import ConfigError
-from thinwire.train.atomic_file import write_text_atomically
 from thinwire.train.corpus import Corpus
 
 __all__ = ["DEVICES", "RankResult", "TrainingJob"]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from thinwire.atomic_file import check_writable
 from thinwire.errors import InputError
 from thinwire.page import Page
 from thinwire.quantities import format_bit_rate, format_count
-from thinwire.train.atomic_file import check_writable
 from thinwire.train.comparison import Comparison, Setting
 from thinwire.train.result_table import headings, rows
 from thinwire.train.verdict import conclude, judge

@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from thinwire.atomic_file import write_text_atomically
 from thinwire.errors import ConfigError, InputError
 from thinwire.lab import Layout, check_link, launch, measure_link, open_network
 from thinwire.planner.hardware_file import load_device
-from thinwire.train.atomic_file import write_text_atomically
 from thinwire.train.calibration.hardware import Hardware, fit_hardware, format_tables
 from thinwire.train.calibration.measuring import CalibrationJob
 from thinwire.train.calibration.sample import Sample, read_samples, slowest

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from thinwire.atomic_file import write_text_atomically
 from thinwire.errors import ConfigError
-from thinwire.train.atomic_file import write_text_atomically
 from thinwire.train.calibration.arithmetic import arithmetic_cases
 from thinwire.train.calibration.clock import Case, Clock
 from thinwire.train.calibration.codecs import codec_cases

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from thinwire.atomic_file import write_text_atomically
 from thinwire.errors import ConfigError, RankError
-from thinwire.train.atomic_file import write_text_atomically
 
 __all__ = ["Sample", "read_samples", "slowest", "write_samples"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.train.atomic_file import check_writable, open_atomically, write_text_atomically
+from thinwire.atomic_file import check_writable, open_atomically, write_text_atomically
 
 
 def test_a_text_replaces_the_old_one_and_leaves_nothing_else(tmp_path: Path) -> None:
