@@ -48,6 +48,18 @@ def test_programs_read_one_document(checkpoint: Path, capsys: pytest.CaptureFixt
     assert file["formats"][0]["hurt"] == ["blocks.3.mlp.weight"]
 
 
+def test_several_files_are_held_against_each_other(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exact = write_safetensors(tmp_path / "norms.safetensors", {"norm": torch.ones(4)})
+    assert main(["inspect", str(checkpoint), str(exact), "--formats", "int4/128"]) == 0
+    _, compared = capsys.readouterr().out.split("Files side by side")
+    lines = [line.split()[1:] for line in compared.splitlines() if ".safetensors" in line]
+    assert lines[0][0] == "9"
+    assert lines[0][2:] == ["1", "hurt"]
+    assert lines[1] == ["0", "-"]
+
+
 def test_a_page_is_written_and_named(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

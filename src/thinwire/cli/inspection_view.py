@@ -20,6 +20,8 @@ from thinwire.inspection.inspection_table import (
     LAYER_HEADINGS,
     error_headings,
     error_rows,
+    file_headings,
+    file_rows,
     format_rows,
     layer_rows,
 )
@@ -93,6 +95,10 @@ def print_inspection(inspection: Inspection, *, top: int, page: Path | None) -> 
     )
     for file in inspection.files:
         _print_file(console, file, inspection.formats, inspection.ranking, top)
+    if len(inspection.files) > 1:
+        _say(console, "Files side by side: the median layer's error")
+        rows = file_rows(inspection.files, inspection.formats)
+        console.print(_table(file_headings(inspection.formats), rows))
     if page is not None:
         console.print(Text(f"page: {page}"), soft_wrap=True)
 

@@ -10,6 +10,8 @@ from thinwire.inspection.inspection_table import (
     LAYER_HEADINGS,
     error_headings,
     error_rows,
+    file_headings,
+    file_rows,
     format_rows,
     layer_rows,
 )
@@ -34,6 +36,11 @@ def render_inspection_page(inspection: Inspection) -> Page:
     first, *others = inspection.files
     names = first.label + (f" and {len(others)} more" if others else "")
     page = Page(f"{names}, format by format")
+    if others:
+        page.section("Files side by side: the median layer's error")
+        page.table(
+            file_headings(inspection.formats), file_rows(inspection.files, inspection.formats)
+        )
     for index, file in enumerate(inspection.files):
         if others:
             page.section(file.label)

@@ -14,6 +14,8 @@ __all__ = [
     "LAYER_HEADINGS",
     "error_headings",
     "error_rows",
+    "file_headings",
+    "file_rows",
     "format_rows",
     "layer_rows",
 ]
@@ -56,6 +58,24 @@ def format_rows(file: FileReport, formats: Sequence[WireFormat]) -> Iterator[tup
             f"{total.largest_bias:+.3%}",
             str(len(total.hurt)),
         )
+
+
+def file_headings(formats: Sequence[WireFormat]) -> tuple[str, ...]:
+    """The file and each format's relative error."""
+    return ("file", "layers", *map(str, formats))
+
+
+def file_rows(
+    files: Sequence[FileReport], formats: Sequence[WireFormat]
+) -> Iterator[tuple[str, ...]]:
+    """A row a file: the median layer's error, and how many layers are hurt."""
+    for file in files:
+        totals = [file.total(fmt) for fmt in formats] if file.measured else []
+        errors = [
+            f"{total.median_error:.2%}" + (f", {len(total.hurt)} hurt" if total.hurt else "")
+            for total in totals
+        ]
+        yield (file.label, str(len(file.measured)), *(errors or ["-"] * len(formats)))
 
 
 def error_headings(formats: Sequence[WireFormat]) -> tuple[str, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fnmatch
 from dataclasses import dataclass, field
 
 from thinwire.errors import ConfigError, FormatError
 from thinwire.formats import WireFormat, parse_format
 from thinwire.inspection.stored import StoredTensor
 from thinwire.recipe import Recipe
+from thinwire.rules import matches
 
 __all__ = ["DEFAULT_FORMATS", "InspectRequest", "is_four_bit", "parse_exact", "parse_formats"]
 
@@ -68,8 +68,7 @@ class InspectRequest:
 
     def is_chosen(self, layer: str) -> bool:
         """Whether a layer's name matches one of the patterns."""
-        lowered = layer.lower()
-        return any(fnmatch.fnmatchcase(lowered, pattern.lower()) for pattern in self.patterns)
+        return any(matches(pattern, layer) for pattern in self.patterns)
 
     def is_exact(self, tensor: StoredTensor) -> bool:
         """Whether a tensor travels uncompressed, and is not measured."""
