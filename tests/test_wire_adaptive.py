@@ -28,7 +28,7 @@ def _layers() -> dict[str, Tensor]:
 
 def _formats(mean_bits: float = 5.0) -> AdaptiveFormats:
     return AdaptiveFormats(
-        {name: layer.numel() for name, layer in _layers().items()}, CANDIDATES, mean_bits
+        {name: [layer.numel()] for name, layer in _layers().items()}, CANDIDATES, mean_bits
     )
 
 
@@ -97,12 +97,30 @@ def test_a_gradient_that_is_not_finite_says_nothing_about_formats() -> None:
 
 def test_what_cannot_be_chosen_from_is_refused() -> None:
     with pytest.raises(ConfigError, match="were given int4/128: offer for example"):
-        AdaptiveFormats({"a": 10}, [parse_format("int4")], 5.0)
+        AdaptiveFormats({"a": [10]}, [parse_format("int4")], 5.0)
     with pytest.raises(ConfigError, match="were given none"):
-        AdaptiveFormats({"a": 10}, [], 5.0)
+        AdaptiveFormats({"a": [10]}, [], 5.0)
     with pytest.raises(ConfigError, match="raise the mean bits, or offer a smaller format"):
-        AdaptiveFormats({"a": 1000}, CANDIDATES, 1.0)
+        AdaptiveFormats({"a": [1000]}, CANDIDATES, 1.0)
     with pytest.raises(StateError, match="'b' is not among the 1 whose formats adapt"):
-        AdaptiveFormats({"a": 1000}, CANDIDATES, 8.0).format_of("b")
+        AdaptiveFormats({"a": [1000]}, CANDIDATES, 8.0).format_of("b")
     with pytest.raises(StateError, match=r"have shape \(2, 4\), and \(3, 4\) are needed"):
         _formats().choose(torch.zeros(2, 4))
+    with pytest.raises(StateError, match="3 formats among int2/32, int4/32"):
+        _formats().take([CANDIDATES[0]])
+
+
+def test_a_choice_can_be_taken_again() -> None:
+    formats, resumed = _observed(_formats()), _formats()
+    formats.choose(formats.losses())
+    chosen = [formats.format_of(name) for name in formats.names]
+    resumed.take(chosen)
+    assert [resumed.format_of(name) for name in resumed.names] == chosen
+    assert resumed.wire_bytes == formats.wire_bytes
+
+
+def test_parts_are_counted_with_their_own_ragged_blocks() -> None:
+    parts = {"a": [33, 33, 34], "b": [5, 0, 0]}
+    formats = AdaptiveFormats(parts, CANDIDATES, 16.0)
+    total = sum(CANDIDATES[-1].wire_bytes(numel) for numel in (33, 33, 34, 5, 0, 0))
+    assert formats.wire_bytes == total <= formats.budget_bytes

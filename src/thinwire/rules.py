@@ -48,6 +48,10 @@ class FormatRule:
     usual: WireFormat
     exceptions: tuple[tuple[str, WireFormat], ...] = ()
 
+    def is_exception(self, parameter: str) -> bool:
+        """Whether a pattern matches a parameter, given its full name in the model."""
+        return any(matches(pattern, parameter) for pattern, _ in self.exceptions)
+
     def format_of(self, parameter: str) -> WireFormat:
         """The format of a parameter, given its full name in the model."""
         for pattern, fmt in self.exceptions:

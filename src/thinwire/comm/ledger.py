@@ -7,6 +7,7 @@ are not in it; the network card's counter shows them on top.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -27,7 +28,11 @@ class CollectiveBytes(TypedDict):
 
 
 class LedgerReport(TypedDict):
-    """A ledger as plain data, ready for JSON. ``ratio`` is bf16 bytes per sent byte."""
+    """A ledger as plain data, ready for JSON.
+
+    ``ratio`` is bf16 bytes per sent byte; ``chosen_formats`` are those in effect now, by parameter,
+    where the recipe has them chosen from what gradients look like.
+    """
 
     collectives: list[CollectiveBytes]
     within_bytes: int
@@ -35,6 +40,7 @@ class LedgerReport(TypedDict):
     sent_bytes: int
     bf16_bytes: int
     ratio: float | None
+    chosen_formats: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -51,6 +57,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
+        self._chosen_formats: dict[str, str] = {}
 
     def record(
         self,
@@ -77,8 +84,12 @@ class Ledger:
         entry.bf16_bytes += bf16_bytes
         entry.formats |= formats
 
+    def enter_formats(self, chosen: Mapping[str, str]) -> None:
+        """Enter the formats that were chosen for parameters, until others are."""
+        self._chosen_formats = dict(chosen)
+
     def reset(self) -> None:
-        """Forget all that was recorded."""
+        """Forget all that was recorded; chosen formats stay, for they are in effect."""
         self._entries.clear()
 
     def report(self) -> LedgerReport:
@@ -105,4 +116,5 @@ class Ledger:
             sent_bytes=sent_bytes,
             bf16_bytes=bf16_bytes,
             ratio=bf16_bytes / sent_bytes if sent_bytes else None,
+            chosen_formats=dict(self._chosen_formats),
         )

@@ -50,7 +50,7 @@ class AdaptiveFormats:
     The choice depends on the summed losses alone, so that every rank makes the same one.
 
     Args:
-        numel: the number of elements of every parameter, by name.
+        parts: the numbers of elements of the parts in which every parameter travels, by name.
         candidates: formats to choose from; at least two, which differ in bytes.
         mean_bits: bits per element on the wire, scales included, that all parameters together may
             take on average.
@@ -60,7 +60,10 @@ class AdaptiveFormats:
     """
 
     def __init__(
-        self, numel: Mapping[str, int], candidates: Sequence[WireFormat], mean_bits: float
+        self,
+        parts: Mapping[str, Sequence[int]],
+        candidates: Sequence[WireFormat],
+        mean_bits: float,
     ) -> None:
         if len(set(candidates)) != len(candidates) or len(candidates) < 2:
             raise ConfigError(
@@ -68,10 +71,11 @@ class AdaptiveFormats:
                 f"{', '.join(map(str, candidates)) or 'none'}: offer for example int2, int4, int8"
             )
         self.candidates = tuple(candidates)
-        self.budget_bytes = int(mean_bits * sum(numel.values()) / 8)
-        self._rows = {name: row for row, name in enumerate(sorted(numel))}
+        self.budget_bytes = int(mean_bits * sum(sum(numels) for numels in parts.values()) / 8)
+        self._rows = {name: row for row, name in enumerate(sorted(parts))}
         self._bytes = [
-            [fmt.wire_bytes(numel[name]) for fmt in self.candidates] for name in self._rows
+            [sum(map(fmt.wire_bytes, parts[name])) for fmt in self.candidates]
+            for name in self._rows
         ]
         self._losses = torch.zeros(len(self._rows), len(self.candidates), dtype=torch.float64)
         self._choices = [self._widest()] * len(self._rows)
@@ -120,7 +124,27 @@ class AdaptiveFormats:
                 "needed: pass the sum over ranks of what losses() returned"
             )
         self._choices = cheapest_choices(losses.tolist(), self._bytes, self.budget_bytes)
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin to observe afresh, without a choice."""
         self._losses.zero_()
+
+    def take(self, formats: Sequence[WireFormat]) -> None:
+        """Continue with formats that were chosen before.
+
+        Args:
+            formats: candidates, in the order of `names`.
+
+        Raises:
+            StateError: there is not one for every parameter, or one is no candidate.
+        """
+        if len(formats) != len(self._rows) or not set(formats) <= set(self.candidates):
+            raise StateError(
+                f"{len(self._rows)} formats among {', '.join(map(str, self.candidates))} are "
+                f"needed, not {', '.join(map(str, formats))}: take those of the same parameters"
+            )
+        self._choices = [self.candidates.index(fmt) for fmt in formats]
 
     def _widest(self) -> int:
         """The candidate of most bytes in which all parameters may travel."""
