@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from thinwire.wire import factors
 from thinwire.wire.factors import (
     add_outer_products,
     orthonormal,
@@ -77,3 +78,17 @@ def test_starting_factors_depend_on_nothing_but_the_shape() -> None:
     assert torch.equal(one, other)
     assert one.abs().max() < 0.5
     assert orthonormal(one).norm(dim=1).min() > 0.99  # no vector depends on the others
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (4, 2), (3, 1001), (5, 4096)])
+def test_compiled_loops_do_what_plain_torch_does_to_the_bit(shape: tuple[int, int]) -> None:
+    vectors = normal(*shape)
+    vectors[-1] = vectors[0] * 2  # which leaves nothing of the last one
+    scaled = unit_scaled(vectors)
+    assert torch.equal(orthonormal(vectors), factors._orthonormalized(scaled))
+    left, right = normal(shape[0], 37, seed=1), normal(*shape, seed=2)
+    total = normal(37, shape[1], seed=3)
+    expected = total.clone()
+    factors._add_products(expected, left, right)
+    add_outer_products(total, left, right)
+    assert torch.equal(total, expected)

@@ -204,6 +204,18 @@ class WireFormat:
             )
         return replace(self, shape=(shape[0], math.prod(shape[1:])))
 
+    def factors_of(self, shape: Sequence[int]) -> LowRankLayout | None:
+        """The factors of a tensor of this shape, or None where it travels as it is.
+
+        That is for ``lowrank`` a vector, and a matrix that factors would not make smaller; for
+        other formats everything.
+        """
+        if self.family != "lowrank" or len(shape) < 2:
+            return None
+        layout = self.for_shape(shape).low_rank_layout()
+        num_numbers = layout.num_factors * (layout.rows + layout.columns)
+        return layout if num_numbers < math.prod(shape) else None
+
     def bits_per_element(self, numel: int) -> float:
         """Bits on the wire per element of a tensor of ``numel`` elements, scales included."""
         if numel < 1:

@@ -11,7 +11,7 @@ gradient is applied depends on counting alone, never on how fast the wire is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -39,12 +39,19 @@ class LateGradients:
     def __init__(self) -> None:
         self._kept: dict[str, _Late] = {}
 
+    def wait(self, names: Iterable[str]) -> None:
+        """Return when the reduction before of some parameters is done; raise what it raised.
+
+        To be called before the present one begins, whose residuals and factors that one renews.
+        """
+        for late in (self._kept[name] for name in names if name in self._kept):
+            if late.ticket is not None:
+                late.ticket.wait()
+
     def exchange(
         self, gradients: Mapping[str, Tensor], reduced: Mapping[str, Tensor], ticket: Ticket | None
     ) -> None:
-        """Hand out the gradients of the reduction before and keep those of the present one.
-
-        Waits until the reduction before is done, but not for the present one.
+        """Hand out the gradients of the reduction before, which is done, and keep the present ones.
 
         Args:
             gradients: by the parameters' names; overwritten, with zeros where nothing was kept.
@@ -65,8 +72,6 @@ class LateGradients:
                     f"gradient has {late.gradient.numel()}: it was resized, or the number of ranks "
                     "changed; leave the state out to start anew"
                 )
-            if late.ticket is not None:
-                late.ticket.wait()
             gradient.view(-1).copy_(late.gradient.view(-1))
         for name, tensor in reduced.items():
             self._kept[name] = _Late(tensor, ticket)
@@ -78,9 +83,7 @@ class LateGradients:
 
     def state(self) -> dict[str, Tensor]:
         """What is kept, by parameter, once all reductions are done; the tensors themselves."""
-        for late in self._kept.values():
-            if late.ticket is not None:
-                late.ticket.wait()
+        self.wait(self._kept)
         return {name: late.gradient for name, late in self._kept.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:

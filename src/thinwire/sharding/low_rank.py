@@ -183,8 +183,8 @@ class LowRankAverage:
 
     def _renew(self, name: str, carried: Tensor, left: Tensor, right: Tensor) -> None:
         """Keep what the factors of this rank leave out; overwrites ``carried``."""
-        lost = carried.addmm_(left.T, right, alpha=-1)
-        self._compression.feedback.keep_lost(name, PART, lost.view(-1))
+        add_outer_products(carried, -left, right)
+        self._compression.feedback.keep_lost(name, PART, carried.view(-1))
 
     def _traffic(self, layout: ShardLayout, stands_for: ShardLayout) -> Traffic:
         ledger, feedback = self._compression.ledger, self._compression.feedback
@@ -218,10 +218,10 @@ def _make_plan(gradients: Mapping[str, Tensor], compression: Compression, world_
         fmt = gradient_format(compression, name, gradient.shape)
         piece = even_piece(name, gradient.shape, gradient.dtype, fmt, world_size)
         whole.append(piece)
-        if fmt is None or fmt.family != "lowrank":
+        layout = None if fmt is None else fmt.factors_of(gradient.shape)
+        if layout is None:
             others.append(piece)
             continue
-        layout = fmt.for_shape(gradient.shape).low_rank_layout()
         matrices[name] = layout
         for side, numel in ((lefts, layout.rows), (rights, layout.columns)):
             shape = torch.Size((layout.num_factors, numel))
@@ -246,5 +246,5 @@ def _multiply(left: Tensor, right: Tensor, gradient: Tensor) -> None:
     matrix = gradient.view(len(gradient), -1)
     for rows in row_groups(*matrix.shape):
         total = torch.zeros_like(matrix[rows], dtype=torch.float32)
-        add_outer_products(total, left[:, rows], right)
+        add_outer_products(total, left[:, rows].contiguous(), right)
         matrix[rows].copy_(total)

@@ -120,14 +120,17 @@ def blank_compression_state(
 
 
 def _stores(compression: Compression) -> Iterator[tuple[str, Store]]:
-    """Everything that remembers, and the prefix of its names."""
+    """Everything that remembers, and the prefix of its names.
+
+    Late gradients come first: asked for theirs, they wait for whatever still changes residuals.
+    """
     own = f"rank{dist.get_rank()}"
-    yield "shared/counters", compression.counters
-    if isinstance(compression.feedback, Residuals):
-        yield f"{own}/residuals", compression.feedback
     if compression.late is not None:
         # in stage 0 every rank has the whole average, otherwise its shard
         yield f"{own if compression.recipe.stage else 'shared'}/late", compression.late
+    yield "shared/counters", compression.counters
+    if isinstance(compression.feedback, Residuals):
+        yield f"{own}/residuals", compression.feedback
     for name, store in compression.stores.items():
         yield f"{'shared' if name in SHARED_STORES else own}/{name}", store
 

@@ -4,7 +4,8 @@
 
 Every vector lies in one piece, as it does in a payload. All arithmetic here is element by element
 in a fixed order, without a matrix product whose order of summation a processor's library chooses:
-ranks that start from the same bits end with the same bits, whatever machines they run on.
+ranks that start from the same bits end with the same bits, whatever machines they run on. On CPUs
+compiled loops do the same.
 """
 
 from __future__ import annotations
@@ -55,17 +56,28 @@ def orthonormal(vectors: Tensor) -> Tensor:
         vectors: float32, [factors, numel].
     """
     scaled = unit_scaled(vectors)
+    if vectors.device.type == "cpu" and vectors.numel():
+        from thinwire.wire.kernels import factors  # compiled code: loaded when first needed
+
+        result = factors.orthonormal(scaled.contiguous(), _NOISE)
+    else:
+        result = _orthonormalized(scaled)
+    # adds zero, or NaN if there is an Inf or a NaN: scaled values cannot overflow their sum
+    return result + scaled.sum() * 0.0
+
+
+def _orthonormalized(scaled: Tensor) -> Tensor:
+    """`orthonormal` of scaled vectors in plain torch, for any device."""
     result = torch.zeros_like(scaled)
     for index, vector in enumerate(scaled):
-        length = _sums(vector * vector).sqrt()
+        length = _length(vector)
         for _ in range(2):
             overlaps = _sums(result[:index] * vector)
             for earlier, overlap in zip(result, overlaps, strict=False):
                 vector = vector - earlier * overlap
-        left_over = _sums(vector * vector).sqrt()
+        left_over = _length(vector)
         result[index] = (vector / left_over).masked_fill(left_over <= length * _NOISE, 0.0)
-    # adds zero, or NaN if there is an Inf or a NaN: scaled values cannot overflow their sum
-    return result + scaled.sum() * 0.0
+    return result
 
 
 def row_groups(rows: int, columns: int) -> Iterator[slice]:
@@ -83,10 +95,26 @@ def add_outer_products(total: Tensor, left: Tensor, right: Tensor) -> None:
         left: float32, [factors, rows].
         right: float32, [factors, columns].
     """
+    tensors = (total, left, right)
+    if total.device.type == "cpu" and all(tensor.is_contiguous() for tensor in tensors):
+        from thinwire.wire.kernels import factors  # as above
+
+        factors.add_outer_products(*tensors)
+    else:
+        _add_products(*tensors)
+
+
+def _add_products(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """`add_outer_products` in plain torch, for any device and strides."""
     scratch = torch.empty_like(total)
     for rows_vector, columns_vector in zip(left, right, strict=True):
         torch.mul(rows_vector.unsqueeze(1), columns_vector, out=scratch)
         total.add_(scratch)
+
+
+def _length(vector: Tensor) -> Tensor:
+    # torch's own root of a float32 may be off by its last bit
+    return _sums(vector * vector).double().sqrt().float()
 
 
 def _sums(vectors: Tensor) -> Tensor:
