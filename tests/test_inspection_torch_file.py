@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from thinwire.errors import InputError
 from thinwire.inspection.opening import open_source
@@ -119,11 +124,44 @@ def test_the_refusal_names_what_only_code_could_rebuild(tmp_path: Path) -> None:
         save(tmp_path / "a.pt", {"when": datetime.date(2020, 1, 1)})
 
 
-def test_a_script_module_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.pt"
-    torch.save(nn.Linear(2, 2), path)
+def test_a_whole_module_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"torch\.nn\.modules\.linear\.Linear"):
-        open_source(path)
+        save(tmp_path / "a.pt", nn.Linear(2, 2))
+
+
+class Marked(torch.Tensor):
+    """Some library's own tensor, whose numbers may mean anything."""
+
+
+def test_tensors_of_other_classes_are_left_out_or_refused(tmp_path: Path) -> None:
+    with torch.serialization.safe_globals([Marked]):
+        source = save(tmp_path / "a.pt", {"a": torch.ones(2).as_subclass(Marked)})
+    assert [tensor.obstacle for tensor in source.tensors] == ["Marked (plain tensors are encoded)"]
+
+
+def save_part(path: Path) -> None:
+    """What a rank gets from the parameters of a sharded model."""
+    store = f"file://{path}.store"
+    dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        torch.save({"a": distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])}, path)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_rank_s_part_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    save_part(path)
+    # torch reads such a file where its classes are imported, as they are here
+    assert [t.obstacle for t in open_source(path).tensors] == [
+        "DTensor (plain tensors are encoded)"
+    ]
+    code = "import sys; from thinwire.cli import main; sys.exit(main(['inspect', sys.argv[1]]))"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "full_tensor()" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_file_cannot_send_the_walk_round_in_circles(tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ def print_inspection(inspection: Inspection, *, top: int, page: Path | None) -> 
     )
     for file in inspection.files:
         _print_file(console, file, inspection.formats, inspection.ranking, top)
+        console.print()
     if len(inspection.files) > 1:
         _say(console, "Files side by side: the median layer's error")
         rows = file_rows(inspection.files, inspection.formats)

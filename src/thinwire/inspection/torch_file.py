@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from thinwire.errors import InputError
 from thinwire.inspection.stored import StoredTensor
@@ -84,6 +84,11 @@ def _load(path: Path, label: str) -> object:
                 "is not run; where you trust it, save its tensors alone: "
                 "torch.save(model.state_dict(), FILE)"
             ) from error
+        if "DTensor" in str(error):
+            raise InputError(
+                f"{label}: holds DTensors, of which a rank has a part only; save whole tensors: "
+                "{name: tensor.full_tensor()}"
+            ) from error
         reason = next(iter(str(error).splitlines()), type(error).__name__).split(". ")[0]
         raise InputError(
             f"{label}: not a whole file of torch.save ({reason}); copy it again, or save a state "
@@ -118,6 +123,8 @@ def _is_optimizer(node: object) -> bool:
 
 
 def _obstacle(tensor: Tensor) -> str | None:
+    if type(tensor) not in (Tensor, nn.Parameter):
+        return f"{type(tensor).__name__} (plain tensors are encoded)"
     if tensor.is_meta:
         return "saved without its numbers"
     if tensor.layout != torch.strided:
