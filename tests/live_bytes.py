@@ -24,12 +24,16 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         held: tensors that are live already.
+
+    Attributes:
+        current: bytes that are live now.
+        peak: the most that were.
     """
 
     def __init__(self, held: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._sizes: dict[int, int] = {}
-        self._current = 0
+        self.current = 0
         self.peak = 0
         self._resize: Callable[..., Any] = torch.UntypedStorage.resize_
         for tensor in held:
@@ -77,9 +81,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key, size = storage._cdata, storage.nbytes()
         if key not in self._sizes:
             weakref.finalize(storage, self._drop, key)
-        self._current += size - self._sizes.get(key, 0)
+        self.current += size - self._sizes.get(key, 0)
         self._sizes[key] = size
-        self.peak = max(self.peak, self._current)
+        self.peak = max(self.peak, self.current)
 
     def _drop(self, key: int) -> None:
-        self._current -= self._sizes.pop(key, 0)
+        self.current -= self._sizes.pop(key, 0)

@@ -13,12 +13,17 @@ import thinwire
 PUBLIC = [
     "Recipe",
     "WireFormat",
+    "accumulate",
+    "blank_compression_state",
     "compress",
+    "compression_state",
     "ledger",
+    "load_compression_state",
     "parse_format",
     "plan",
     "recipes",
     "shard",
+    "skip_step",
 ]
 
 

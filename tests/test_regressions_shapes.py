@@ -253,7 +253,11 @@ def two_dimensions_body(rank: int, size: int, text: str) -> list[list[float]]:
 
 @pytest.mark.parametrize("text", [LOSSLESS, LOSSLESS_REPLICA])
 def test_replicated_shards(text: str) -> None:
-    """A mesh of two dimensions (HSDP): gathers and reductions stay within a group of shards."""
+    """A mesh of two dimensions (HSDP): gathers and reductions stay within a group of shards.
+
+    FSDP2's own all-reduce is not compressed, which a recipe must accept.
+    """
+    text = f"{text}:strict=false"
     for stock, ours in run_world(two_dimensions_body, 4, text, ranks_per_host=2):
         assert ours == stock
 
@@ -274,8 +278,34 @@ def collectives_body(rank: int, size: int, text: str) -> dict[str, int]:
         (LOSSLESS, {"all_gather": 5, "reduce_scatter": 3}),
         ("zero2:compute=fp32:grads=int8/128", {"all_gather": 3, "reduce_scatter": 3}),
         (LOSSLESS_REPLICA, {"all_gather": 3, "reduce_scatter": 3, "agreement": 1}),
+        ("zero1", {"all_gather": 3, "reduce_scatter": 3}),
+        ("zero3", {"all_gather": 5, "reduce_scatter": 3}),
+        # with one rank per host nothing is resharded, so nothing is gathered again
+        ("zeropp", {"all_gather": 3, "reduce_scatter": 3}),
+        ("thin", {"all_gather": 3, "reduce_scatter": 3, "agreement": 1}),
+        # one bucket
+        ("ddp", {"all_reduce": 1}),
+        (INT8_DDP, {"all_gather": 1, "reduce_scatter": 1}),
     ],
 )
 def test_the_number_of_collectives_is_as_designed(text: str, expected: dict[str, int]) -> None:
     for calls in run_world(collectives_body, 2, text):
+        assert calls == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # hpZ's second gathers, the root's too, stay within the host and are collectives all the same
+        ("zeropp", {"all_gather": 3 + 3, "reduce_scatter": 3}),
+        # two hops count as one reduction
+        ("thin", {"all_gather": 3, "reduce_scatter": 3, "agreement": 1}),
+        ("thin:replica=host/bf16", {"all_gather": 3 + 5, "reduce_scatter": 3, "agreement": 1}),
+        # within the host as zero3; across hosts a reduction and a gather of its result for each unit
+        ("hsdp", {"all_gather": 5 + 3, "reduce_scatter": 3 + 3}),
+        ("zero3:hybrid=true", {"all_gather": 5, "reduce_scatter": 3, "all_reduce": 3}),
+    ],
+)
+def test_the_number_of_collectives_on_two_levels(text: str, expected: dict[str, int]) -> None:
+    for calls in run_world(collectives_body, 4, text, ranks_per_host=2):
         assert calls == expected

@@ -17,29 +17,48 @@ if TYPE_CHECKING:
     from thinwire.formats import WireFormat, parse_format
     from thinwire.planner import plan
     from thinwire.recipe import Recipe
-    from thinwire.sharding import compress, ledger, shard
+    from thinwire.sharding import (
+        accumulate,
+        blank_compression_state,
+        compress,
+        compression_state,
+        ledger,
+        load_compression_state,
+        shard,
+        skip_step,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Recipe",
     "WireFormat",
+    "accumulate",
+    "blank_compression_state",
     "compress",
+    "compression_state",
     "ledger",
+    "load_compression_state",
     "parse_format",
     "plan",
     "recipes",
     "shard",
+    "skip_step",
 ]
 
 _HOMES = {
     "Recipe": "thinwire.recipe",
     "WireFormat": "thinwire.formats",
+    "accumulate": "thinwire.sharding",
+    "blank_compression_state": "thinwire.sharding",
     "compress": "thinwire.sharding",
+    "compression_state": "thinwire.sharding",
     "ledger": "thinwire.sharding",
+    "load_compression_state": "thinwire.sharding",
     "parse_format": "thinwire.formats",
     "plan": "thinwire.planner",
     "shard": "thinwire.sharding",
+    "skip_step": "thinwire.sharding",
 }
 
 

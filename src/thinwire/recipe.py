@@ -72,7 +72,7 @@ class Recipe:
             choice of LoCo (arXiv 2407.04480).
         residual_reset: residuals return to zero after so many steps; 0: never.
         residual_undo: keep what residuals were before a step, so that a step which all ranks skip
-            can be taken back; costs as much memory again.
+            can be taken back; costs as much memory again. Not kept with ``staleness=1``.
         warmup_steps: first optimizer steps in which gradients travel uncompressed.
         staleness: steps by which a reduced gradient may be late: 0, or 1 to hide the reduction
             behind the next step.

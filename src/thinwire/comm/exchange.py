@@ -15,11 +15,13 @@ Share of a 200 Mbit/s link that carried payload over gloo, 4 hosts, 1.6 MB to ea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
+from thinwire.comm.lost_peer import lost_in_ring, lost_peer
 from thinwire.comm.topology import Peers
 
 __all__ = ["MAIN_THREAD_TAG", "exchange", "gather", "gather_in_ring"]
@@ -42,6 +44,9 @@ def exchange(outgoing: Sequence[Tensor], incoming: Sequence[Tensor], peers: Peer
         incoming: for every one of the peers, a contiguous uint8 vector of the length that it
             sends to this rank.
         peers: those who take part. Two exchanges among the same peers must not run at once.
+
+    Raises:
+        RankError: a peer closed the connection or did not answer in time; says which.
     """
     incoming[peers.rank].copy_(outgoing[peers.rank])
     _in_rounds(outgoing, incoming, peers, EXCHANGE_TAG)
@@ -76,13 +81,19 @@ def gather_in_ring(payload: Tensor, gathered: Tensor, peers: Peers) -> None:
         payload: a contiguous uint8 vector of the same length on every rank.
         gathered: contiguous uint8 matrix of W rows of that length; overwritten.
         peers: all ranks of a group.
+
+    Raises:
+        RankError: a neighbour closed the connection or did not answer in time; says which.
     """
     if not len(payload):
         return
     if peers.size == 2 and dist.get_backend(peers.group) == "gloo":
         gather(payload, list(gathered), peers, tag=MAIN_THREAD_TAG)
     else:
-        dist.all_gather_single(gathered.view(-1), payload, group=peers.group)
+        try:
+            dist.all_gather_single(gathered.view(-1), payload, group=peers.group)
+        except RuntimeError as error:
+            raise lost_in_ring(peers, error) from error
 
 
 def _in_rounds(
@@ -92,19 +103,32 @@ def _in_rounds(
         target = (peers.rank + distance) % peers.size
         source = (peers.rank - distance) % peers.size
         # both ends know the lengths beforehand: nothing is sent for an empty payload
-        transfers = [
-            dist.P2POp(
-                operation,
-                buffer,
-                group=peers.group,
-                group_peer=peers.ranks[position],
-                tag=tag,
-            )
+        planned = [
+            (operation, buffer, position)
             for operation, buffer, position in (
                 (dist.irecv, incoming[source], source),
                 (dist.isend, outgoing[target], target),
             )
             if len(buffer)
         ]
-        for work in dist.batch_isend_irecv(transfers) if transfers else ():
+        if planned:
+            _run_round(planned, peers, tag)
+
+
+def _run_round(
+    planned: list[tuple[Callable[..., Any], Tensor, int]], peers: Peers, tag: int
+) -> None:
+    """Receive and send at the same time, and name the peer that does not answer."""
+    waited_for = tuple(position for _, _, position in planned)
+    transfers = [
+        dist.P2POp(operation, buffer, group=peers.group, group_peer=peers.ranks[position], tag=tag)
+        for operation, buffer, position in planned
+    ]
+    try:
+        works = dist.batch_isend_irecv(transfers)
+        for index, work in enumerate(works):
+            if len(works) == len(planned):  # one for each; some backends return one for all
+                waited_for = (planned[index][2],)
             work.wait()
+    except RuntimeError as error:
+        raise lost_peer(peers, waited_for, error) from error

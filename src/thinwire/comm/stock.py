@@ -7,6 +7,9 @@ backend sends depends on its algorithm:
     reduce-scatter   NCCL, ring: (W - 1) / W * input bytes; gloo runs an all-reduce inside and
                      keeps a slice: 2 (W - 1) / W * input bytes
     all-reduce       ring everywhere: 2 (W - 1) / W * input bytes
+
+An error of the backend in a call that waits is raised as a ``RankError`` with the names of the two
+neighbours in the ring; one of a call that does not wait comes from whoever waits for its work.
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.comm.ledger import BF16_BYTES, Ledger
+from thinwire.comm.lost_peer import lost_in_ring
 from thinwire.comm.reduction import ReduceOp
 from thinwire.comm.topology import Peers
 
-__all__ = ["all_gather", "all_reduce", "all_reduce_max", "reduce_scatter"]
+__all__ = ["all_gather", "all_reduce", "all_reduce_losses", "all_reduce_max", "reduce_scatter"]
 
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -33,9 +37,12 @@ def all_gather(
 
     Bytes sent per rank = (W - 1) * bytes of ``shard``.
     """
-    work: dist.Work | None = dist.all_gather_single(
-        output, shard, group=peers.group, async_op=async_op
-    )
+    try:
+        work: dist.Work | None = dist.all_gather_single(
+            output, shard, group=peers.group, async_op=async_op
+        )
+    except RuntimeError as error:
+        raise lost_in_ring(peers, error) from error
     _record(ledger, "all_gather", peers, shard, peers.size - 1)
     return work
 
@@ -53,20 +60,25 @@ def reduce_scatter(
 
     Bytes sent per rank = (W - 1) / W * bytes of ``contributions``, twice that on gloo.
     """
-    work: dist.Work | None = dist.reduce_scatter_single(
-        output, contributions, op=op, group=peers.group, async_op=async_op
-    )
+    try:
+        work: dist.Work | None = dist.reduce_scatter_single(
+            output, contributions, op=op, group=peers.group, async_op=async_op
+        )
+    except RuntimeError as error:
+        raise lost_in_ring(peers, error) from error
     passes = 2 if dist.get_backend(peers.group) == "gloo" else 1
     _record(ledger, "reduce_scatter", peers, output, passes * (peers.size - 1), peers.size - 1)
     return work
 
 
-def all_reduce(values: Tensor, peers: Peers, ledger: Ledger) -> torch.futures.Future[Tensor]:
-    """``torch.distributed.all_reduce`` (SUM), counted, as a future of ``values``.
+def all_reduce(
+    values: Tensor, peers: Peers, ledger: Ledger, op: ReduceOp = dist.ReduceOp.SUM
+) -> torch.futures.Future[Tensor]:
+    """``torch.distributed.all_reduce``, counted, as a future of ``values``.
 
     Bytes sent per rank = 2 (W - 1) / W * bytes of ``values``.
     """
-    work = dist.all_reduce(values, group=peers.group, async_op=True)
+    work = dist.all_reduce(values, op=op, group=peers.group, async_op=True)
     assert work is not None  # async_op=True on a member of the group
     _record(ledger, "all_reduce", peers, values, 2 * (peers.size - 1) / peers.size)
     future: torch.futures.Future[list[Tensor]] = work.get_future()
@@ -80,9 +92,30 @@ def all_reduce_max(values: Sequence[int], peers: Peers, ledger: Ledger) -> list[
     """
     device = torch.device("cuda" if dist.get_backend(peers.group) == "nccl" else "cpu")
     agreed = torch.tensor(list(values), dtype=torch.int64, device=device)
-    dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=peers.group)
+    try:
+        dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=peers.group)
+    except RuntimeError as error:
+        raise lost_in_ring(peers, error) from error
     _record(ledger, "agreement", peers, agreed, 2 * (peers.size - 1) / peers.size, 0)
     return [int(value) for value in agreed.tolist()]
+
+
+def all_reduce_losses(losses: Tensor, peers: Peers, ledger: Ledger) -> Tensor:
+    """The sum over all ranks of what formats would lose, for ranks to choose the same formats.
+
+    Bytes sent per rank = 2 (W - 1) / W * bytes of ``losses``.
+
+    Args:
+        losses: float64, on a device that the backend takes; overwritten.
+        peers: the ranks that take part.
+        ledger: where sent bytes are recorded.
+    """
+    try:
+        dist.all_reduce(losses, group=peers.group)
+    except RuntimeError as error:
+        raise lost_in_ring(peers, error) from error
+    _record(ledger, "agreement", peers, losses, 2 * (peers.size - 1) / peers.size, 0)
+    return losses
 
 
 def _record(

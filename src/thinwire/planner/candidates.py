@@ -60,9 +60,10 @@ def grid(setting: Setting) -> Iterator[Recipe]:
         offloads,
     )
     seen: set[Recipe] = set()
-    for base, weights, grads, accumulate, activations, states, offload in choices:
+    for base, weights, grads, accumulation, activations, states, offload in choices:
         if base.stage < 2 and weights:
             continue
+        accumulate = base.accumulate if base.stage == 1 else accumulation
         changes = [
             f"weights={weights}" if weights else "",
             f"grads={grads}" if grads else "",

@@ -7,7 +7,8 @@ the layer.
     reduce            rounds: every other rank's slot, to that rank
     reduce, two hops  within the host: H slots to each of R - 1; across: one to each of H - 1
     delta             across: the own slot to each of H - 1; within: H slots to each of R - 1
-    all-reduce        rounds: as reduce, then the own slot of the result to every other rank
+    all-reduce        rounds: as reduce, then the own slot of the result to every other rank;
+                      of matrices that travel as factors twice, for their left and right factors
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from thinwire.planner.group import Group
 from thinwire.planner.payload import Payloads, Piece, even_pieces, row_pieces, slot_payloads
 from thinwire.planner.workload import DTYPE_BYTES, Layer, Parameter
 from thinwire.recipe import Recipe
+from thinwire.rules import FormatRule, with_other_bits
 
 __all__ = ["LayerCalls"]
 
 AGREEMENT_BYTES = 8  # one int64 a unit
+# Products with the factors and between them, residuals: processor time as a multiple of a copy of
+# the gradients, at rank 4 with one thread (2048 x 512, 16 to 21 in two runs).
+LOW_RANK_COPIES = 16
 CASTS = {name: parse_format(name) for name in DTYPE_BYTES}
 
 
@@ -52,10 +57,10 @@ class LayerCalls:
             row_pieces(parameter.shape, group.size) for parameter in layer.parameters
         )
         self._whole = float(group.size * self.slot_numel)
-        names = layer.parameter_names(layer.start)
+        self._names = tuple(layer.parameter_names(layer.start))
         self._exact = [
             recipe.travels_exactly(name, parameter.shape)
-            for name, parameter in zip(names, layer.parameters, strict=True)
+            for name, parameter in zip(self._names, layer.parameters, strict=True)
         ]
 
     def gather(self) -> Call:
@@ -64,14 +69,17 @@ class LayerCalls:
         if recipe.is_uncompressed:
             slot_bytes = self.slot_numel * DTYPE_BYTES[recipe.compute]
             return self._ring("all_gather", group, slot_bytes, copied=self._whole)
-        fmt = recipe.weight_format
-        slot_bytes = self._row_payloads(fmt, recipe.compute).slot_bytes
+        rule = recipe.weight_rule
+        slot_bytes = self._row_payloads(rule, recipe.compute).slot_bytes
         call = self._ring(
             "all_gather",
             group,
             slot_bytes,
             payload_bytes=(group.size + 1) * slot_bytes,
-            work=(CodecWork("encode", fmt, self.slot_numel), CodecWork("decode", fmt, self._whole)),
+            work=(
+                *self._work("encode", rule, self.slot_numel),
+                *self._work("decode", rule, self._whole),
+            ),
             copied=self._whole,
         )
         # over gloo, whose own reduce-scatter passes twice, two ranks send each other their payload:
@@ -88,13 +96,16 @@ class LayerCalls:
 
     def delta(self) -> tuple[Call, ...]:
         """What brings a resident replica up to date: each owner's delta to all who keep its row."""
-        group, fmt = self._group, self._recipe.weight_format
-        payloads = self._row_payloads(fmt, "fp32")
+        group, rule = self._group, self._recipe.weight_rule
+        payloads = self._row_payloads(rule, "fp32")
         own = payloads.between(self._rank, self._rank + 1)
         same_place = payloads.of_place(self._rank % group.per_host, group.per_host)
         is_split = (self._recipe.replica or "").startswith("host")
         kept = self._whole / group.per_host if is_split else self._whole
-        work = (CodecWork("encode", fmt, self.slot_numel), CodecWork("decode", fmt, kept))
+        work = (
+            *self._work("encode", rule, self.slot_numel),
+            *self._work("decode", rule, kept),
+        )
         calls = []
         if group.is_across:
             held = own + same_place
@@ -122,14 +133,15 @@ class LayerCalls:
         recipe, group = self._recipe, self._group
         if recipe.is_uncompressed:
             return (self.stock_reduce(group),)
-        fmt = recipe.grad_format
-        if recipe.grads_within is not None and group.per_host > 1:
-            inner = parse_format(recipe.grads_within)
+        rule, inner = _priced_gradients(recipe), recipe.grad_rule_within
+        if recipe.hybrid:
+            rule = inner or FormatRule(CASTS["fp32"])  # what crosses hosts is averaged afterwards
+        elif inner is not None and group.per_host > 1:
             if group.is_across:
-                return self._two_hops(inner, fmt)
-            fmt = inner
-        payloads = self._row_payloads(fmt, "fp32")
-        return (self._exchange(payloads, fmt, self._whole, copied=self._whole),)
+                return self._two_hops(inner, rule)
+            rule = inner
+        payloads = self._row_payloads(rule, "fp32")
+        return (self._exchange(payloads, rule, self._whole, copied=self._whole),)
 
     def stock_reduce(self, group: Group) -> Call:
         """PyTorch's own reduce-scatter among some ranks, in the dtype of the gradients."""
@@ -152,13 +164,36 @@ class LayerCalls:
         if recipe.is_uncompressed:
             unit_bytes = self.layer.numel * DTYPE_BYTES[recipe.grads] / group.size
             return (self._ring("all_reduce", group, unit_bytes, passes=2),)
-        fmt, whole = recipe.grad_format, float(self.layer.numel)
+        rule, whole = _priced_gradients(recipe), float(self.layer.numel)
 
-        def piece(parameter: Parameter, chosen: WireFormat) -> int:
-            return even_pieces(parameter.numel, group.size, chosen.block or 1)
+        first, second = self._even_pieces(rule)
+        if not second:
+            return self._there_and_back(first, self._codec_work(rule), copied=whole)
+        # a matrix becomes its left factor, which is averaged with all else, then its right one
+        copied = LOW_RANK_COPIES * whole
+        return (
+            *self._there_and_back(first, ((), ()), copied=copied),
+            *self._there_and_back(second, ((), ()), copied=0.0),
+        )
 
-        payloads = self._payloads(fmt, "fp32", piece)
-        reduce = self._exchange(payloads, fmt, whole, copied=whole)
+    def _codec_work(self, rule: FormatRule) -> tuple[tuple[CodecWork, ...], tuple[CodecWork, ...]]:
+        """What codecs do for a reduction, and for the gather of its result."""
+        whole, share = float(self.layer.numel), self.layer.numel / self._group.size
+        reduce = (*self._work("encode", rule, whole), *self._work("sum", rule, whole))
+        return reduce, (*self._work("encode", rule, share), *self._work("decode", rule, whole))
+
+    def _there_and_back(
+        self,
+        pieces: list[Piece],
+        work: tuple[tuple[CodecWork, ...], tuple[CodecWork, ...]],
+        *,
+        copied: float,
+    ) -> tuple[Call, ...]:
+        """An exchange of slices, and a gather of their encoded sums."""
+        group, payloads = self._group, slot_payloads(pieces, self._group.size)
+        reduce = replace(
+            self._exchange(payloads, self._recipe.grad_rule, 0.0, copied=copied), work=work[0]
+        )
         own_bytes = payloads.between(self._rank, self._rank + 1)
         across_bytes = (group.size - group.per_host) * own_bytes
         inner_bytes = (group.per_host - 1) * own_bytes
@@ -169,9 +204,49 @@ class LayerCalls:
             egress_bytes=group.per_host * across_bytes,
             inner_bytes=inner_bytes,
             payload_bytes=own_bytes + payloads.total_bytes,
-            work=(CodecWork("encode", fmt, whole / group.size), CodecWork("decode", fmt, whole)),
+            work=work[1],
         )
         return reduce, gather
+
+    def _even_pieces(self, rule: FormatRule) -> tuple[list[Piece], list[Piece]]:
+        """What DDP's hook averages first, and after that: right factors of matrices."""
+        first, second = [], []
+        for name, parameter, is_exact in zip(
+            self._names, self.layer.parameters, self._exact, strict=True
+        ):
+            fmt = CASTS["fp32"] if is_exact else rule.format_of(name)
+            factors = fmt.factors_of(parameter.shape)
+            if factors is not None:
+                first.append(self._even_piece(factors.num_factors * factors.rows, CASTS["fp32"]))
+                second.append(
+                    self._even_piece(factors.num_factors * factors.columns, CASTS["fp32"])
+                )
+                continue
+            fmt = CASTS["fp32"] if fmt.family == "lowrank" else fmt
+            first.append(self._even_piece(parameter.numel, fmt))
+        return first, second
+
+    def _even_piece(self, numel: int, fmt: WireFormat) -> Piece:
+        return Piece(numel, even_pieces(numel, self._group.size, fmt.block or 1), fmt)
+
+    def of_slot(self, group: Group, rank: int) -> LayerCalls:
+        """The calls of what this rank holds of the layer, among ranks that hold the same.
+
+        Args:
+            group: the ranks with this place on every host.
+            rank: within that group.
+        """
+        size = self._group.size
+        shares = []
+        for parameter in self.layer.parameters:
+            numel = row_pieces(parameter.shape, size)
+            if not self._recipe.is_uncompressed:  # our own collectives leave padding out
+                numel = max(0, min(numel, parameter.numel - self._rank * numel))
+            shares.append(replace(parameter, shape=(numel,), split=None))
+        layer = replace(self.layer, parameters=tuple(shares))
+        calls = LayerCalls(layer, self._recipe, group, rank, self._stock_passes)
+        calls._exact = self._exact  # which a parameter's own shape decides
+        return calls
 
     def agreement(self, units: int) -> Call:
         """The ranks' agreement on what each of a model's units needs: a number for each."""
@@ -180,7 +255,7 @@ class LayerCalls:
         unit_bytes = sent_bytes / max(1, 2 * (group.size - 1))
         return self._ring("agreement", group, unit_bytes, passes=2)
 
-    def _two_hops(self, inner: WireFormat, outer: WireFormat) -> tuple[Call, ...]:
+    def _two_hops(self, inner: FormatRule, outer: FormatRule) -> tuple[Call, ...]:
         """Within the host first, then across (arXiv 2306.10209, section 3.3).
 
         In the first hop a rank sends each neighbour the slots of all ranks that have its place; in
@@ -199,7 +274,7 @@ class LayerCalls:
                 sent_bytes=within.total_bytes - to_place,
                 message_bytes=within.of_place(0, places),
                 payload_bytes=within.total_bytes + places * to_place,
-                work=(CodecWork("encode", inner, whole), CodecWork("sum", inner, whole)),
+                work=(*self._work("encode", inner, whole), *self._work("sum", inner, whole)),
                 copied=whole,
             ),
             self._rounds(
@@ -208,7 +283,7 @@ class LayerCalls:
                 sent_bytes=to_hosts - own,
                 message_bytes=across.slot_bytes,
                 payload_bytes=2 * to_hosts,
-                work=(CodecWork("encode", outer, share), CodecWork("sum", outer, share)),
+                work=(*self._work("encode", outer, share), *self._work("sum", outer, share)),
             ),
         )
 
@@ -284,7 +359,7 @@ class LayerCalls:
         )
 
     def _exchange(
-        self, payloads: Payloads, fmt: WireFormat, numel: float, *, copied: float
+        self, payloads: Payloads, rule: FormatRule, numel: float, *, copied: float
     ) -> Call:
         """An all-to-all of the whole group: every rank sends every other rank that rank's slot."""
         group, rank = self._group, self._rank
@@ -302,19 +377,47 @@ class LayerCalls:
             message_bytes=payloads.slot_bytes,
             messages=group.size - 1,
             payload_bytes=payloads.total_bytes + group.size * own_bytes,
-            work=(CodecWork("encode", fmt, numel), CodecWork("sum", fmt, numel)),
+            work=(*self._work("encode", rule, numel), *self._work("sum", rule, numel)),
             copied_elements=copied,
         )
 
-    def _row_payloads(self, fmt: WireFormat, exact: str) -> Payloads:
+    def _work(self, verb: str, rule: FormatRule, numel: float) -> tuple[CodecWork, ...]:
+        """What each format of a rule takes of ``numel`` elements: its share of the layer."""
+        if not rule.exceptions:
+            return (CodecWork(verb, rule.usual, numel),)
+        numels: dict[WireFormat, int] = {}
+        for name, parameter in zip(self._names, self.layer.parameters, strict=True):
+            fmt = rule.format_of(name)
+            numels[fmt] = numels.get(fmt, 0) + parameter.numel
+        whole = max(1, sum(numels.values()))
+        return tuple(CodecWork(verb, fmt, numel * part / whole) for fmt, part in numels.items())
+
+    def _row_payloads(self, rule: FormatRule, exact: str) -> Payloads:
         size = self._group.size
-        return self._payloads(fmt, exact, lambda parameter, _: row_pieces(parameter.shape, size))
+        return self._payloads(rule, exact, lambda parameter, _: row_pieces(parameter.shape, size))
 
     def _payloads(
-        self, fmt: WireFormat, exact: str, piece_numel: Callable[[Parameter, WireFormat], int]
+        self, rule: FormatRule, exact: str, piece_numel: Callable[[Parameter, WireFormat], int]
     ) -> Payloads:
         pieces = []
-        for parameter, is_exact in zip(self.layer.parameters, self._exact, strict=True):
-            chosen = CASTS[exact] if is_exact else fmt
+        for name, parameter, is_exact in zip(
+            self._names, self.layer.parameters, self._exact, strict=True
+        ):
+            chosen = CASTS[exact] if is_exact else rule.format_of(name)
             pieces.append(Piece(parameter.numel, piece_numel(parameter, chosen), chosen))
         return slot_payloads(pieces, self._group.size)
+
+
+def _priced_gradients(recipe: Recipe) -> FormatRule:
+    """The formats that gradients are priced in.
+
+    Adaptive bits differ by parameter, in a way that only measured gradients tell. All are priced in
+    the narrowest format that takes at least the mean, so that the bytes are at most those.
+    """
+    rule = recipe.grad_rule
+    if recipe.adaptive_bits is None:
+        return rule
+    candidates = with_other_bits(rule.usual)
+    bits = recipe.adaptive_bits
+    enough = (fmt for fmt in candidates if fmt.bits_per_element(fmt.block or 1) >= bits)
+    return FormatRule(next(enough, candidates[-1]), rule.exceptions)

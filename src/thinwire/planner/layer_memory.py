@@ -61,7 +61,7 @@ def layer_memory(
     if recipe.stage == 0:
         return _replicated(traffic, setting, recipe, activations)
     layer, slot = traffic.layer, traffic.slot_numel
-    group, width = setting.group, DTYPE_BYTES[recipe.compute]
+    group, width = setting.sharing(recipe), DTYPE_BYTES[recipe.compute]
     whole = width * group.size * slot
     reduce_dtype = recipe.grads if recipe.is_uncompressed else "fp32"
     reduction = float(DTYPE_BYTES[reduce_dtype] * group.size * slot)

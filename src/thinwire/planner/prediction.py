@@ -3,7 +3,6 @@
     step = micro-batches, each a timeline of compute and wire (timeline.py)
          + what the pipeline waits for, or the wire between its stages
          + the update: on the device, or on the host with its copies
-         + gathers after the update
 
 Every second belongs to exactly one part. What is not compute, offload or bubble is waiting for the
 wire, shared out between wire and codec as they share the wire's lane.
@@ -127,7 +126,7 @@ def _most_sent(setting: Setting, recipe: Recipe, of_last: Step) -> Sent:
     and in a ring the last rank of a host sends across.
     """
     candidates = [of_last.sent()]
-    if recipe.resident_format is not None or recipe.stage == 0:
+    if recipe.resident_format is not None or recipe.stage == 0 or recipe.hybrid:
         candidates.append(sent_by(setting, recipe, 0))
     return max(candidates, key=lambda sent: (sent.total_bytes, sent.across_bytes))
 

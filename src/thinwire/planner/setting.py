@@ -58,6 +58,10 @@ class Setting:
         """The data-parallel ranks."""
         return self.parallelism.data_group(self.cluster)
 
+    def sharing(self, recipe: Recipe) -> Group:
+        """The ranks that share a layer's parameters: all, or under ``hybrid`` those of a host."""
+        return self.group.within if recipe.hybrid else self.group
+
     @property
     def tokens(self) -> int:
         """Tokens of one micro-batch."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thinwire.formats import parse_format
+from thinwire.planner.group import Group
 from thinwire.planner.memory import HostBytes
 from thinwire.planner.setting import Setting
 from thinwire.planner.traffic import RecipeTraffic
@@ -74,7 +75,7 @@ def held_states(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> Sta
         kept = group.hosts if is_split else group.size
         # beside it the owner keeps the shard that it last sent, to see what changed
         replica = recipe.resident_format.bits / 8 * kept * share + FP32_BYTES * share
-    residual = float(FP32_BYTES * whole) if recipe.feedback and group.size > 1 else 0.0
+    residual = _residual_bytes(recipe, _encoded_numel(group, recipe, whole, share))
     buckets = float(FP32_BYTES * whole) if recipe.stage == 0 and group.size > 1 else 0.0
     if recipe.local_steps > 1:
         # DiLoCo's anchor and its momentum; the pseudo-gradient takes the place of DDP's buckets
@@ -105,6 +106,25 @@ def held_states(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> Sta
         share_numel=share,
         whole_numel=whole,
     )
+
+
+def _encoded_numel(group: Group, recipe: Recipe, whole: float, share: float) -> float:
+    """Elements of gradients that a rank encodes and, with feedback, keeps a residual for."""
+    if group.size == 1:
+        return 0.0
+    if not recipe.hybrid:
+        return whole
+    within = whole if recipe.grads_within is not None and group.per_host > 1 else 0.0
+    # across hosts the own share, and the own slot of the result
+    return within + (share * (1 + 1 / group.hosts) if group.is_across else 0.0)
+
+
+def _residual_bytes(recipe: Recipe, numel: float) -> float:
+    """Bytes of the residuals of so many elements, and of what they were before a step."""
+    if not recipe.feedback:
+        return 0.0
+    copies = 2 if recipe.residual_undo and not recipe.staleness else 1
+    return float(copies * parse_format(recipe.residual).wire_bytes(round(numel)))
 
 
 def published_states_bytes(num_parameters: float, ranks: int, stage: int) -> float:

@@ -72,9 +72,8 @@ class Step:
             yield from _repeated(self._setting.accumulate * count, traffic.backward)
             yield from _repeated(reductions["full"] * count, traffic.reduce)
             yield from _repeated(reductions["partial"] * count, traffic.partial)
-            yield from _repeated(count, traffic.update)
             yield from _repeated(count / self._recipe.local_steps, traffic.outer)
-            yield from _repeated(self._setting.accumulate * count * traffic.reads, traffic.serve)
+            yield from _repeated(count * self._reads(traffic), traffic.serve)
         yield from _repeated(self._setting.accumulate, self._traffic.agreement)
 
     def wire_s(self) -> float:
@@ -90,10 +89,10 @@ class Step:
         """Seconds of all codecs and copies between buffers, hidden or not."""
         seconds = sum(times * codec_s(call, self._device) for times, call in self.calls())
         served_s = sum(
-            item.layer.count * item.reads * item.served_elements for item in self._traffic
+            item.layer.count * self._reads(item) * item.served_elements for item in self._traffic
         )
         served_s /= self._device.copy_elements_per_s
-        return seconds + self._setting.accumulate * served_s + self._states_codec_s
+        return seconds + served_s + self._states_codec_s
 
     def compute_s(self) -> float:
         """Seconds of arithmetic, the update included where the device does it."""
@@ -130,7 +129,7 @@ class Step:
         )
         for traffic in self._traffic:
             outer_s = self._calls_s(traffic.outer) / self._recipe.local_steps
-            seconds += traffic.layer.count * (self._calls_s(traffic.update) + outer_s)
+            seconds += traffic.layer.count * outer_s
         seconds += self._setting.accumulate * self._calls_s(self._traffic.agreement)
         seconds += self._update_s + self._states_codec_s + self._between_stages_s
         seconds += self._overhead_s
@@ -178,7 +177,7 @@ class Step:
         backward_inner, backward_outer = self._split(traffic.backward)
         reduce_inner, reduce_outer = self._split(calls)
         read_s = self._read_s(traffic)
-        forward_s = time.forward_s + self._blocking_s(layer) + read_s
+        forward_s = time.forward_s + self._blocking_s(layer) + (read_s if kind.reads else 0.0)
         backward_s = time.backward_s + self._blocking_s(layer, backward=True)
         if traffic.reads > 1:
             backward_s += read_s
@@ -216,6 +215,11 @@ class Step:
     def _calls_s(self, calls: Iterable[Call]) -> float:
         """Seconds of calls one after another, codecs included."""
         return sum(call_s(call, self._cluster) + codec_s(call, self._device) for call in calls)
+
+    def _reads(self, traffic: LayerTraffic) -> int:
+        """How often a step reads a layer's parameters out of a replica."""
+        before_forward = sum(kind.count for kind in self._micro_batches if kind.reads)
+        return before_forward + self._setting.accumulate * (traffic.reads - 1)
 
     def _read_s(self, traffic: LayerTraffic) -> float:
         """Seconds to read a layer's parameters out of a replica, once."""

@@ -1,11 +1,12 @@
 """Which collectives a recipe runs, layer by layer and micro-batch by micro-batch.
 
     stage 0      all-reduce of gradients                          2P a reduction
-    stage 1      reduce-scatter of gradients, gather of updated parameters      2P a step
+    stage 1      gather before the first forward, reduce-scatter  2P a step
     stage 2      gather before forward, reduce-scatter            2P a micro-batch
     stage 3      gather before forward and before backward, reduce-scatter      3P a micro-batch
     hpZ          as stage 3, but the second gather stays within the host
     replica      one delta a step, both gathers of stage 3 served from memory, or by the host
+    hybrid       gathers and reduce-scatter within the host, all-reduce of a share across hosts
 
 (arXiv 1910.02054, section 7, and 2306.10209; each times (W-1)/W.) A micro-batch that is not the
 last one reduces too under ``accumulate=sync``, within the host under ``within``, and not at all
@@ -44,7 +45,6 @@ class LayerTraffic:
         backward: gathers before its backward.
         reduce: reduction of its gradients.
         partial: reduction within the host only, of a micro-batch that is not the last.
-        update: gathers after the optimizer step.
         outer: average of what the ranks learned, once in ``local_steps`` steps.
         serve: gathers within the host from a replica split over it, at every read.
         served_elements: parameters copied from a replica, at every read.
@@ -57,7 +57,6 @@ class LayerTraffic:
     backward: tuple[Call, ...] = ()
     reduce: tuple[Call, ...] = ()
     partial: tuple[Call, ...] = ()
-    update: tuple[Call, ...] = ()
     outer: tuple[Call, ...] = ()
     serve: tuple[Call, ...] = ()
     served_elements: float = 0.0
@@ -99,11 +98,13 @@ class MicroBatch:
 
     Attributes:
         count: how many.
-        gathers: whether parameters are gathered before forward.
+        reads: whether FSDP2 asks for parameters before forward, as they are not whole still.
+        gathers: whether that is sent for; not where a replica serves it and is up to date.
         reduction: ``"full"``, ``"partial"`` or ``"none"``.
     """
 
     count: int
+    reads: bool
     gathers: bool
     reduction: str
 
@@ -116,16 +117,15 @@ def micro_batches(recipe: Recipe, accumulate: int) -> tuple[MicroBatch, ...]:
         accumulate: micro-batches per optimizer step.
     """
     if accumulate == 1:
-        return (MicroBatch(1, gathers=True, reduction="full"),)
+        return (MicroBatch(1, reads=True, gathers=True, reduction="full"),)
     early = {"sync": "full", "within": "partial", "keep": "none"}[recipe.accumulate]
     # parameters that stay whole while gradients do are gathered once a step
-    regathers = recipe.resident_format is None and (
-        recipe.stage == 3 or recipe.accumulate != "keep"
-    )
+    reads = recipe.stage == 3 or recipe.accumulate != "keep"
+    gathers = reads and recipe.resident_format is None
     kinds = (
-        MicroBatch(1, gathers=True, reduction=early),
-        MicroBatch(accumulate - 2, gathers=regathers, reduction=early),
-        MicroBatch(1, gathers=regathers, reduction="full"),
+        MicroBatch(1, reads=True, gathers=True, reduction=early),
+        MicroBatch(accumulate - 2, reads=reads, gathers=gathers, reduction=early),
+        MicroBatch(1, reads=reads, gathers=gathers, reduction="full"),
     )
     return tuple(kind for kind in kinds if kind.count)
 
@@ -149,10 +149,15 @@ def recipe_traffic(setting: Setting, recipe: Recipe, rank: int | None = None) ->
         )
     rank = setting.group.size - 1 if rank is None else rank
     group, passes = setting.group, setting.cluster.backend.reduce_scatter_passes
+    sharing = setting.sharing(recipe)
 
     def traffic(layer: Layer, *, is_root: bool = False) -> LayerTraffic:
-        calls = LayerCalls(layer, recipe, group, rank, passes)
-        return _layer_traffic(calls, recipe, group, is_root=is_root)
+        calls = LayerCalls(layer, recipe, sharing, rank % sharing.size, passes)
+        sharded = _layer_traffic(calls, recipe, sharing, is_root=is_root)
+        if not (recipe.hybrid and group.is_across and layer.numel):
+            return sharded
+        average = calls.of_slot(group.across, rank // sharing.size).all_reduce()
+        return replace(sharded, reduce=(*sharded.reduce, *average))
 
     layers = tuple(traffic(run) for layer in setting.layers() for run in _alike(layer, recipe))
     agreement: tuple[Call, ...] = ()
@@ -163,17 +168,21 @@ def recipe_traffic(setting: Setting, recipe: Recipe, rank: int | None = None) ->
 
 
 def _alike(layer: Layer, recipe: Recipe) -> Iterator[Layer]:
-    """A run, cut where a pattern of ``exact`` tells one of its layers from the next."""
-    patterns = set("".join(pattern for pattern in recipe.exact if pattern != "1d"))
+    """A run, cut where a pattern on names tells one of its layers from the next."""
+    rules = (recipe.weight_rule, recipe.grad_rule)
+    named = [pattern for rule in rules for pattern, _ in rule.exceptions]
+    patterns = set("".join((*named, *(pattern for pattern in recipe.exact if pattern != "1d"))))
     if layer.count == 1 or not patterns & TELLING:
         yield layer
         return
     start, stop = layer.start, layer.start + layer.count
     shapes = [parameter.shape for parameter in layer.parameters]
 
-    def signature(index: int) -> list[bool]:
-        names = layer.parameter_names(index)
-        return [recipe.travels_exactly(*pair) for pair in zip(names, shapes, strict=True)]
+    def signature(index: int) -> list[tuple[object, ...]]:
+        return [
+            (recipe.travels_exactly(name, shape), *(rule.format_of(name) for rule in rules))
+            for name, shape in zip(layer.parameter_names(index), shapes, strict=True)
+        ]
 
     first, current = start, signature(start)
     for index in range(start + 1, stop):
@@ -198,11 +207,9 @@ def _layer_traffic(
         return replace(silent, reduce=calls.all_reduce())
     partial: tuple[Call, ...] = ()
     if recipe.accumulate == "within" and group.per_host > 1:
-        partial = (calls.stock_reduce(group.within),)
+        partial = calls.reduce_scatter() if recipe.hybrid else (calls.stock_reduce(group.within),)
     silent = replace(silent, reduce=calls.reduce_scatter(), partial=partial)
     gather = (calls.gather(),)
-    if recipe.stage == 1:
-        return replace(silent, update=gather)
     if recipe.resident_format is not None:
         is_split = (recipe.replica or "").startswith("host") and group.per_host > 1
         serve = (calls.read_split_replica(),) if is_split else ()
@@ -212,7 +219,7 @@ def _layer_traffic(
             forward=calls.delta(),
             serve=serve,
             served_elements=served,
-            reads=1 if is_root else 2,
+            reads=1 if is_root or recipe.stage < 3 else 2,
         )
     backward: tuple[Call, ...] = ()
     if recipe.stage == 3 and recipe.replica is None and not is_root:

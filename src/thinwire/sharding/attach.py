@@ -19,16 +19,17 @@ from thinwire.errors import ConfigError, StateError
 from thinwire.recipe import Recipe
 from thinwire.sharding import ddp, local_sgd
 from thinwire.sharding.compression import Compression
+from thinwire.sharding.counters import watch_steps
 from thinwire.sharding.kernels import compile_in_turn
 from thinwire.sharding.plug import plug_in
 from thinwire.sharding.support import check_supported
 from thinwire.sharding.wrap import wrap_ddp, wrap_fsdp
 
-__all__ = ["compress", "ledger", "ledger_of", "shard"]
+__all__ = ["compress", "compression_of", "ledger", "ledger_of", "shard"]
 
 _WRAPPERS = (FSDPModule, DistributedDataParallel)
 
-_ledgers: weakref.WeakKeyDictionary[nn.Module, Ledger] = weakref.WeakKeyDictionary()
+_compressions: weakref.WeakKeyDictionary[nn.Module, Compression] = weakref.WeakKeyDictionary()
 
 
 def shard(
@@ -46,7 +47,8 @@ def shard(
         recipe: what travels in which format; every rank must pass the same.
         blocks: the modules that FSDP2 wraps one by one; by default the items of the model's
             outermost ``nn.ModuleList`` containers. Not for stage 0.
-        mesh: the 1-D device mesh of FSDP2; by default all ranks. Not for stage 0.
+        mesh: the 1-D device mesh of FSDP2; by default all ranks, or those of the host if the recipe
+            is hybrid. Not for stage 0.
         overlap: on CPUs, send beside compute in a thread of its own; the numbers are the same
             without. On accelerators FSDP2's own streams overlap.
 
@@ -69,7 +71,7 @@ def shard(
     if recipe.stage == 0:
         if blocks is not None or mesh is not None:
             raise ConfigError(
-                "blocks and mesh are for stages 2 and 3: stage 0 is DDP, which wraps the whole "
+                "blocks and mesh are for stages 1 to 3: stage 0 is DDP, which wraps the whole "
                 "model over all ranks; leave them out"
             )
         if recipe.local_steps > 1:
@@ -101,7 +103,7 @@ def compress(model: nn.Module, recipe: Recipe, *, overlap: bool = True) -> None:
     _check_call(model, recipe)
     is_ddp = isinstance(model, DistributedDataParallel)
     if is_ddp != (recipe.stage == 0):
-        wrapped, fitting = ("DDP", "stage=0") if is_ddp else ("FSDP2", "stage=2 or stage=3")
+        wrapped, fitting = ("DDP", "stage=0") if is_ddp else ("FSDP2", "stage=1, 2 or 3")
         raise ConfigError(
             f"recipe {recipe.name} has stage={recipe.stage}, but for a model under {wrapped} it "
             f"must have {fitting}"
@@ -135,12 +137,21 @@ def ledger_of(model: nn.Module) -> Ledger:
     Raises:
         StateError: the model was neither sharded nor compressed by thinwire.
     """
-    if model not in _ledgers:
+    return compression_of(model).ledger
+
+
+def compression_of(model: nn.Module) -> Compression:
+    """What the sockets of a model share: its recipe, its ledger and its residuals.
+
+    Raises:
+        StateError: the model was neither sharded nor compressed by thinwire.
+    """
+    if model not in _compressions:
         raise StateError(
             "this model has no ledger: call thinwire.shard or thinwire.compress first, and pass "
             "the module that it returned"
         )
-    return _ledgers[model]
+    return _compressions[model]
 
 
 def _check_call(model: nn.Module, recipe: Recipe) -> None:
@@ -150,7 +161,7 @@ def _check_call(model: nn.Module, recipe: Recipe) -> None:
             "thinwire.recipes.parse_recipe(text)"
         )
     check_supported(recipe)
-    if model in _ledgers:
+    if model in _compressions:
         raise StateError(
             "this model's traffic is compressed already, and what is plugged in cannot be taken "
             "out: build the model anew for another recipe"
@@ -167,9 +178,14 @@ def _agree(model: nn.Module, recipe: Recipe) -> Topology:
 
 
 def _attach(model: nn.Module, recipe: Recipe, topology: Topology, *, overlap: bool) -> None:
-    books = Ledger()
+    if recipe.staleness and dist.get_backend() != "gloo":
+        raise ConfigError(
+            f"recipe {recipe.name}: staleness={recipe.staleness} needs the threads that send beside "
+            f"compute, which there are for gloo only, not for {dist.get_backend()}; leave staleness "
+            "out"
+        )
     sender = shared_sender() if overlap and dist.get_backend() == "gloo" else None
-    compression = Compression(recipe, topology, books, sender)
+    compression = Compression(recipe, topology, Ledger(), sender)
     if all(parameter.device.type == "cpu" for parameter in model.parameters()):
         compile_in_turn(recipe, topology)
     if recipe.local_steps > 1:
@@ -181,4 +197,6 @@ def _attach(model: nn.Module, recipe: Recipe, topology: Topology, *, overlap: bo
             if isinstance(module, FSDPModule):
                 module.reshard()  # the sharded form of a parameter tells its global shape
         plug_in(model, compression)
-    _ledgers[model] = books
+    if not recipe.is_uncompressed:
+        watch_steps(model, compression.count_step)
+    _compressions[model] = compression

@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from thinwire.comm.layout import Piece
 from thinwire.comm.ledger import Ledger
 from thinwire.comm.sender import Job, Sender, Ticket, run_now
-from thinwire.comm.topology import Topology
+from thinwire.comm.topology import Peers, Topology
+from thinwire.errors import ConfigError
+from thinwire.formats import parse_format
 from thinwire.recipe import Recipe
+from thinwire.rules import FormatRule, FormatSource
+from thinwire.sharding.adaptation import Adaptation
+from thinwire.sharding.counters import Counters
+from thinwire.sharding.late import LateGradients
 from thinwire.sharding.units import Unit
-from thinwire.wire.feedback import NO_FEEDBACK, Feedback, Residuals
+from thinwire.wire.feedback import NO_FEEDBACK, OpenFeedback, ResidualPolicy, Residuals
 
-__all__ = ["Compression", "in_backward"]
+__all__ = ["STEPS", "Compression", "Store", "in_backward"]
+
+STEPS = "steps"  # the counter of optimizer steps
+EXACT = FormatRule(parse_format("fp32"))
+
+
+class Store(Protocol):
+    """Something that goes into a checkpoint."""
+
+    def state(self) -> dict[str, Tensor]:
+        """All there is to keep, as plain tensors by name; not copies."""
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what :meth:`state` returned, without keeping its tensors."""
+
+
+@runtime_checkable
+class StepMemory(Protocol):
+    """Something that reductions change before it is known whether their step is taken."""
+
+    def commit(self) -> None:
+        """The step under way was taken."""
+
+    def undo(self) -> None:
+        """The step under way is not taken: be as before it."""
 
 
 @dataclass(slots=True)
@@ -27,19 +61,111 @@ class Compression:
         ledger: where sent bytes are recorded.
         sender: runs jobs beside compute, or ``None`` to do everything on the spot.
         feedback: encodes gradients, with residuals if the recipe asks for them.
+        weight_formats: the format of every parameter on the wire.
+        grad_formats: the format of every gradient; across hosts if there are two hops.
+        grad_formats_within: the same for the first hop; ``None``: there is one hop only.
+        counters: of steps, and of what random numbers are keyed by; equal on all ranks.
+        adaptation: chooses the formats of gradients, if the recipe lets their bits adapt.
+        late: the gradients that wait for the next step, if the recipe lets them be late.
+        stores: what else goes into a checkpoint, by name. Nothing in there may keep the model
+            alive.
     """
 
     recipe: Recipe
     topology: Topology
     ledger: Ledger
     sender: Sender | None
-    feedback: Feedback = field(init=False)
+    feedback: OpenFeedback = field(init=False)
+    weight_formats: FormatSource = field(init=False)
+    grad_formats: FormatSource = field(init=False)
+    grad_formats_within: FormatSource | None = field(init=False)
+    counters: Counters = field(default_factory=Counters)
+    adaptation: Adaptation | None = None
+    late: LateGradients | None = field(init=False)
+    stores: dict[str, Store] = field(default_factory=dict)
     _pending: list[Ticket] = field(default_factory=list)
     _watched_pass: int = -1
 
     def __post_init__(self) -> None:
-        """Make the residuals, which are the model's own."""
-        self.feedback = Residuals() if self.recipe.feedback else NO_FEEDBACK
+        """Make what the recipe describes; residuals are the model's own."""
+        self.weight_formats = self.recipe.weight_rule
+        self.grad_formats = self.recipe.grad_rule
+        self.grad_formats_within = self.recipe.grad_rule_within
+        self.feedback = Residuals(_policy(self.recipe)) if self.recipe.feedback else NO_FEEDBACK
+        self.late = LateGradients() if self.recipe.staleness else None
+        if self.recipe.warmup_steps:
+            self.grad_formats, self.grad_formats_within = EXACT, None
+
+    def adapt(self, pieces: Iterable[Piece], peers: Peers) -> None:
+        """Have the bits of gradients adapt if the recipe asks for it.
+
+        Args:
+            pieces: how every parameter is dealt out, in the recipe's format.
+            peers: the ranks that reduce gradients together.
+        """
+        if self.recipe.adaptive_bits is None:
+            return
+        if self.recipe.grads_within is not None and len(set(peers.hosts)) == 1:
+            raise ConfigError(
+                f"recipe {self.recipe.name}: adaptive_bits={self.recipe.adaptive_bits} chooses the "
+                "formats of what crosses hosts, and all ranks are on one host, where "
+                f"grads_within={self.recipe.grads_within} is the format; leave grads_within out"
+            )
+        self.adaptation = Adaptation(self.recipe, pieces, peers, self.ledger)
+        self.stores["adaptation"] = self.adaptation
+        self.choose_formats()
+
+    def observe(self, gradients: Iterable[tuple[str, Tensor]]) -> None:
+        """Look at a contribution to a reduction; see :meth:`Adaptation.observe`.
+
+        To be called where all of a step's calls precede the optimizer's step: not in a job.
+        """
+        if self.adaptation is not None:
+            self.adaptation.observe(gradients, self.counters[STEPS])
+
+    def count_step(self) -> None:
+        """Count a step of the model's optimizer: what it changed stays, formats may change."""
+        self.counters.count(STEPS)
+        for memory in self._memories():
+            memory.commit()
+        if self.adaptation is not None:
+            device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+            self.adaptation.end_step(self.counters[STEPS], device)
+        self.choose_formats()
+
+    def undo_step(self) -> None:
+        """Be as before the step under way, as far as the recipe has that kept."""
+        if self.late is not None:
+            return  # what a step changes is in use, or still to come, when it is skipped
+        for memory in self._memories():
+            memory.undo()
+
+    def choose_formats(self) -> None:
+        """Let gradients travel in the recipe's formats, or those chosen, once warm-up is over."""
+        if self.counters[STEPS] < self.recipe.warmup_steps:
+            return
+        if self.adaptation is not None:
+            self.grad_formats = self.adaptation.formats
+        elif self.grad_formats is EXACT:
+            self.grad_formats = self.recipe.grad_rule
+        self.grad_formats_within = self.recipe.grad_rule_within
+
+    def _memories(self) -> Iterator[StepMemory]:
+        """Everything that a step changes before it is known whether it is taken."""
+        yield self.counters
+        if isinstance(self.feedback, Residuals) and self.feedback.policy.undoable:
+            yield self.feedback
+        yield from (store for store in self.stores.values() if isinstance(store, StepMemory))
+
+    def reduce_late(self, job: Job) -> Ticket | None:
+        """Reduce gradients that nobody waits for before the next step; the receipt, if under way.
+
+        Such jobs do not wait for room in the line: what they hold is kept until then in any case.
+        """
+        if self.sender is None:
+            run_now(job)
+            return None
+        return self.sender.submit(job, waits_for_room=False)
 
     def reduce_later(self, job: Job) -> None:
         """Reduce gradients beside compute; ``backward()`` does not return before it is done.
@@ -95,7 +221,7 @@ class Compression:
                 return False
             if getattr(sharded, "_post_accumulate_grad_hooks", None):
                 return False
-        return not _has_all_reduce_hook(unit)
+        return not unit.has_foreign_all_reduce_hook
 
 
 def in_backward() -> bool:
@@ -103,13 +229,10 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def _has_all_reduce_hook(unit: Unit) -> bool:
-    """Whether a user plugged in ``set_all_reduce_hook``; FSDP2 has no public way to ask.
-
-    If FSDP2's internals are not as they were, the answer is yes, and nothing is deferred.
-    """
-    try:
-        groups = unit.module._get_fsdp_state()._fsdp_param_groups
-        return any(group._all_reduce_hook is not None for group in groups)
-    except AttributeError:
-        return True
+def _policy(recipe: Recipe) -> ResidualPolicy:
+    return ResidualPolicy(
+        format=parse_format(recipe.residual),
+        average=recipe.residual_average,
+        reset_every=recipe.residual_reset,
+        undoable=recipe.residual_undo and not recipe.staleness,
+    )

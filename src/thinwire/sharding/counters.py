@@ -63,19 +63,21 @@ class Counters:
 def watch_steps(model: nn.Module, when_stepped: Callable[[], None]) -> None:
     """Have every step of a model's optimizer reported, for as long as the model lives.
 
-    The model's optimizer is the one that holds its first trained parameter. A step that is skipped,
-    as a gradient scaler does, is none.
+    The model's optimizer is the one that holds its first trained parameter, of those trained at the
+    time. A step that is skipped, as a gradient scaler does, is none.
 
     Args:
-        model: with at least one trained parameter, in the form in which the optimizer holds it.
+        model: whose optimizer is watched.
         when_stepped: called after each step; must not keep the model alive.
     """
-    first = weakref.ref(next(p for p in model.parameters() if p.requires_grad))
+    watched = weakref.ref(model)
 
     def after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        parameter = first()
+        model = watched()
+        trained = (p for p in (model.parameters() if model is not None else ()) if p.requires_grad)
+        first = next(trained, None)
         held = (p for group in optimizer.param_groups for p in group["params"])
-        if parameter is not None and any(p is parameter for p in held):
+        if first is not None and any(p is first for p in held):
             when_stepped()
 
     hook = register_optimizer_step_post_hook(after_step)

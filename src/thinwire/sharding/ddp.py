@@ -21,6 +21,7 @@ from thinwire.comm.topology import Topology
 from thinwire.errors import ConfigError
 from thinwire.sharding.averages import average_over
 from thinwire.sharding.compression import Compression
+from thinwire.sharding.sliced import recipe_pieces
 from thinwire.sharding.units import CAST_NAMES
 from thinwire.wire.key import Key
 
@@ -75,6 +76,7 @@ class CompressedHook:
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         late, sender = self._compression.late, self._compression.sender
         if late is not None:
+            late.wait(gradients)
             # DDP uses the bucket again before what is in it has travelled
             reduced = {name: gradient.clone() for name, gradient in gradients.items()}
             ticket = self._compression.reduce_late(self._average.job(reduced, key))
@@ -117,6 +119,8 @@ def attach(model: DistributedDataParallel, compression: Compression) -> None:
             f"recipe {compression.recipe.name}: gradients of parameter {odd[0]} are not in fp32, "
             "bf16 or fp16, and cannot be compressed; convert the model, or use recipe ddp"
         )
+    peers = compression.topology.peers(model.process_group)
+    compression.adapt(recipe_pieces(model.module, compression.recipe, peers.size), peers)
     hook = (
         StockHook(model, compression.topology, compression.ledger)
         if compression.recipe.is_uncompressed

@@ -11,7 +11,7 @@ has finished. Forward and backward of one step see the same weights, and a run r
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -25,9 +25,10 @@ from thinwire.comm.reduction import ReduceOp
 from thinwire.comm.sender import Job
 from thinwire.comm.topology import Peers
 from thinwire.errors import ConfigError
-from thinwire.formats import parse_format
 from thinwire.recipe import Recipe
+from thinwire.rules import FormatRule
 from thinwire.sharding.compression import Compression
+from thinwire.sharding.late import LateGradients
 from thinwire.sharding.units import CAST_NAMES, Member, Unit, cast_format
 from thinwire.wire.key import Key
 
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+AS_THEY_ARE = {dtype: FormatRule(cast_format(dtype)) for dtype in CAST_NAMES}
 WEIGHTS, GRADS = 1, 2  # separate the random numbers of the two directions
 
 
@@ -112,11 +114,23 @@ class StockReduceScatter(Socket):
 
 
 class CompressedReduceScatter(Socket):
-    """Gradients on the wire in the recipe's formats; the result is in FSDP2's ``reduce_dtype``."""
+    """Gradients on the wire in the recipe's formats; the result is in FSDP2's ``reduce_dtype``.
 
-    def __init__(self, unit: Unit, compression: Compression) -> None:
+    Args:
+        unit: whose gradients are reduced.
+        compression: what all sockets of the model share.
+        hand_over: takes the jobs whose result FSDP2 passes on to an all-reduce hook; by default
+            they are run here.
+    """
+
+    def __init__(
+        self,
+        unit: Unit,
+        compression: Compression,
+        hand_over: Callable[[Job], None] | None = None,
+    ) -> None:
         super().__init__(unit, compression)
-        self.num_reductions = 0
+        self._hand_over = hand_over
 
     def __call__(
         self,
@@ -127,24 +141,54 @@ class CompressedReduceScatter(Socket):
         async_op: bool = False,  # noqa: ARG002 - FSDP2's interface
     ) -> None:
         """Reduce the gradients of the unit's trained parameters, now or beside backward."""
+        if self.compression.late is not None:
+            self._reduce_late(self.compression.late, output_tensor, input_tensor, group, op)
+            return
         job = self._job(output_tensor, input_tensor, group, op)
-        self.num_reductions += 1
         is_final = op == dist.ReduceOp.AVG  # FSDP2 divides by itself around a SUM
-        if self.compression.may_defer(self.unit, output_tensor, is_final=is_final):
+        if self._hand_over is not None and self.compression.sender is not None and is_final:
+            self._hand_over(job)
+        elif self.compression.may_defer(self.unit, output_tensor, is_final=is_final):
             self.compression.reduce_later(job)
         else:
             self.compression.reduce_now(job)
 
+    def _reduce_late(
+        self,
+        late: LateGradients,
+        output: Tensor,
+        contributions: Tensor,
+        group: dist.ProcessGroup,
+        op: ReduceOp,
+    ) -> None:
+        """Give FSDP2 the gradients of the reduction before, and start the present one."""
+        members, reduced = self.unit.trained, torch.empty_like(output)
+        names = [member.name for member in members]
+        late.wait(names)
+        ticket = self.compression.reduce_late(self._job(reduced, contributions, group, op))
+        sizes = [member.piece_numel for member in members]
+        late.drop(frozenset(member.name for member in self.unit.members).difference(names))
+        late.exchange(
+            dict(zip(names, torch.split(output, sizes), strict=True)),
+            dict(zip(names, torch.split(reduced, sizes), strict=True)),
+            ticket,
+        )
+
     def _job(
         self, output: Tensor, contributions: Tensor, group: dist.ProcessGroup, op: ReduceOp
     ) -> Job:
-        recipe, peers = self.compression.recipe, self.peers(group)
-        ledger, feedback = self.compression.ledger, self.compression.feedback
-        key = self.key(GRADS, self.num_reductions)
+        compression, peers = self.compression, self.peers(group)
+        ledger, feedback = compression.ledger, compression.feedback
+        key = self.key(GRADS, compression.counters.count(_reductions(self.unit)))
         members, exact = self.unit.trained, cast_format(contributions.dtype)
-        layout = self.unit.layout(members, recipe.grad_format, exact)
-        if recipe.grads_within is not None:
-            within = self.unit.layout(members, parse_format(recipe.grads_within), exact)
+        layout = self.unit.layout(members, compression.grad_formats, exact)
+        compression.observe(_own_slot(layout, contributions, peers.rank))
+        if compression.recipe.hybrid:
+            # the group is the host; what crosses hosts is the average that follows
+            formats = compression.grad_formats_within or AS_THEY_ARE[contributions.dtype]
+            layout = self.unit.layout(members, formats, exact)
+        elif compression.grad_formats_within is not None:
+            within = self.unit.layout(members, compression.grad_formats_within, exact)
             levels = TwoLevels.of(peers)
             if levels.within.size > 1 and levels.across.size > 1:
                 return reduce_scatter_in_two_hops(
@@ -164,12 +208,6 @@ class CompressedReduceScatter(Socket):
 
 class CompressedAllGather(Socket):
     """Weights on the wire in the recipe's format; the result is in FSDP2's ``param_dtype``."""
-
-    def __init__(
-        self, unit: Unit, compression: Compression, reduce_scatter: CompressedReduceScatter
-    ) -> None:
-        super().__init__(unit, compression)
-        self._reduce_scatter = reduce_scatter
 
     def __call__(
         self,
@@ -196,9 +234,9 @@ class CompressedAllGather(Socket):
         members: tuple[Member, ...],
         group: dist.ProcessGroup,
     ) -> None:
-        fmt = self.compression.recipe.weight_format
-        layout = self.unit.layout(members, fmt, cast_format(shard.dtype))
-        key = self.key(WEIGHTS, self._reduce_scatter.num_reductions)
+        formats = self.compression.weight_formats
+        layout = self.unit.layout(members, formats, cast_format(shard.dtype))
+        key = self.key(WEIGHTS, self.compression.counters[_reductions(self.unit)])
         collectives.all_gather(output, shard, self.traffic(layout, group), key)
 
     def _gather_mixed(self, output: Tensor, shard: Tensor, group: dist.ProcessGroup) -> None:
@@ -236,6 +274,11 @@ class CompressedAllGather(Socket):
         )
 
 
+def _reductions(unit: Unit) -> str:
+    """The counter of a unit's reductions."""
+    return f"reductions of {unit.name}"
+
+
 def check_compute_dtype(recipe: Recipe, dtype: torch.dtype) -> None:
     """Raise if FSDP2 computes in another dtype than the recipe says, unless it is not strict."""
     if recipe.strict and CAST_NAMES.get(dtype) != recipe.compute:
@@ -243,6 +286,16 @@ def check_compute_dtype(recipe: Recipe, dtype: torch.dtype) -> None:
             f"FSDP2 gathers {dtype} but the recipe says compute={recipe.compute}: wrap the model "
             "with MixedPrecisionPolicy(param_dtype=...) to match, or change the recipe's compute"
         )
+
+
+def _own_slot(
+    layout: ShardLayout, contributions: Tensor, rank: int
+) -> Iterator[tuple[str, Tensor]]:
+    """What a rank contributes to its own slot, by parameter, without padding."""
+    slot = contributions.view(layout.world_size, -1)[rank]
+    sizes = [piece.piece_numel for piece in layout.pieces]
+    for piece, values in zip(layout.pieces, torch.split(slot, sizes), strict=True):
+        yield piece.name, values[: piece.real_numel(rank)]
 
 
 def _runs(

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 from thinwire.comm.topology import Topology, gather_integers
-from thinwire.formats import parse_format
 from thinwire.recipe import Recipe
+from thinwire.rules import with_other_bits
 from thinwire.wire.preparation import prepare
 
 __all__ = ["compile_in_turn"]
@@ -25,9 +25,10 @@ def compile_in_turn(recipe: Recipe, topology: Topology) -> None:
     if recipe.is_uncompressed or topology.size == 1:
         return
     rules = (recipe.weight_rule, recipe.grad_rule, recipe.grad_rule_within)
-    formats = [fmt for rule in rules if rule is not None for fmt in rule.formats]
-    # factors are multiplied by torch and travel in fp32
-    formats = [parse_format("fp32") if fmt.family == "lowrank" else fmt for fmt in formats]
+    # a single element, as is prepared, is a matrix too
+    formats = [fmt.for_shape((1, 1)) for rule in rules if rule is not None for fmt in rule.formats]
+    if recipe.adaptive_bits is not None:
+        formats += with_other_bits(recipe.grad_format)
     rank = dist.get_rank()
     is_first_on_host = topology.hosts.index(topology.hosts[rank]) == rank
     # hosts may share a file system, or be namespaces of one machine: rank 0 goes ahead of all

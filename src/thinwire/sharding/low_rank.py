@@ -51,6 +51,7 @@ class RightFactors:
 
     def __init__(self) -> None:
         self._factors: dict[str, Tensor] = {}
+        self._committed: dict[str, Tensor] = {}
 
     def start(self, name: str, num_factors: int, matrix: Tensor) -> Tensor:
         """What a matrix's step begins with: float32, [factors, columns].
@@ -82,6 +83,14 @@ class RightFactors:
         is_zero = (right == 0).all(dim=1, keepdim=True)
         self._factors[name] = torch.where(is_zero, fresh, unit_scaled(right))
 
+    def commit(self) -> None:
+        """The step under way was taken: its factors stay."""
+        self._committed = dict(self._factors)
+
+    def undo(self) -> None:
+        """The step under way is not taken: start again with the factors of the one before."""
+        self._factors = dict(self._committed)
+
     def state(self) -> dict[str, Tensor]:
         """All factors by parameter; the tensors themselves, not copies."""
         return dict(self._factors)
@@ -99,6 +108,7 @@ class RightFactors:
                     "pass what thinwire.compression_state returned"
                 )
         self._factors = {name: factor.clone() for name, factor in state.items()}
+        self.commit()
 
 
 class LowRankAverage:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
+
 from torch import nn
 
+from thinwire.errors import ConfigError
+from thinwire.formats import parse_format
 from thinwire.sharding.compression import Compression
 from thinwire.sharding.fsdp import (
     CompressedAllGather,
@@ -12,14 +17,17 @@ from thinwire.sharding.fsdp import (
     StockAllGather,
     StockReduceScatter,
 )
+from thinwire.sharding.hybrid import CompressedAverage, plug_in_averages
 from thinwire.sharding.replica import ReplicaAllGather, Residents
 from thinwire.sharding.units import Unit, find_units
 
 __all__ = ["plug_in"]
 
+FP32 = parse_format("fp32")
+
 
 def plug_in(model: nn.Module, compression: Compression) -> None:
-    """Set the two sockets of every FSDP2 module of a model.
+    """Set the two sockets of every FSDP2 module of a model, and under ``hybrid`` the third.
 
     An uncompressed recipe runs through PyTorch's own collectives, counted. Once one direction is
     compressed both run through ours, a format as wide as the buffer being sent as it is.
@@ -27,11 +35,20 @@ def plug_in(model: nn.Module, compression: Compression) -> None:
     Args:
         model: a model whose FSDP2 modules are sharded now.
         compression: what all sockets share.
+
+    Raises:
+        ConfigError: FSDP2 replicates the model by itself, or the recipe's ``hybrid`` does not fit how
+            the model is sharded.
     """
-    residents = Residents(model, compression) if compression.recipe.resident_format else None
-    for unit in find_units(model, compression.recipe):
-        all_gather, reduce_scatter = _sockets(unit, compression, residents)
-        if not compression.recipe.is_uncompressed:
+    recipe = compression.recipe
+    units = find_units(model, recipe)
+    _refuse_native_hybrid(units, compression)
+    averages = plug_in_averages(units, compression) if recipe.hybrid else {}
+    residents = Residents(model, compression) if recipe.resident_format else None
+    _adapt([unit for unit in units if unit.world_size > 1], compression)
+    for unit in units:
+        all_gather, reduce_scatter = _sockets(unit, compression, residents, averages)
+        if not recipe.is_uncompressed:
             # Without this a parameter that one rank did not use is missing from its buffer only,
             # and the ranks' buffers no longer match. FSDP2 then fills in zero gradients.
             unit.module.set_reduce_scatter_unused_params(True)
@@ -41,11 +58,39 @@ def plug_in(model: nn.Module, compression: Compression) -> None:
 
 
 def _sockets(
-    unit: Unit, compression: Compression, residents: Residents | None
+    unit: Unit,
+    compression: Compression,
+    residents: Residents | None,
+    averages: Mapping[str, CompressedAverage],
 ) -> tuple[Socket, Socket]:
     if compression.recipe.is_uncompressed:
         return StockAllGather(unit, compression), StockReduceScatter(unit, compression)
-    reduce_scatter = CompressedReduceScatter(unit, compression)
+    average = averages.get(unit.name)
+    hand_over = None if average is None else average.run_after
+    reduce_scatter = CompressedReduceScatter(unit, compression, hand_over)
     if residents is not None and unit.world_size > 1:
         return ReplicaAllGather(unit, compression, residents), reduce_scatter
-    return CompressedAllGather(unit, compression, reduce_scatter), reduce_scatter
+    return CompressedAllGather(unit, compression), reduce_scatter
+
+
+def _adapt(units: list[Unit], compression: Compression) -> None:
+    """Have the bits of gradients adapt, in the units that reduce any."""
+    rule = compression.recipe.grad_rule
+    sharded = units[0].members[0].sharded if units else None
+    if sharded is not None:
+        pieces = [piece for u in units for piece in u.layout(u.members, rule, FP32).pieces]
+        compression.adapt(pieces, compression.topology.peers(sharded.device_mesh.get_group(-1)))
+
+
+def _refuse_native_hybrid(units: list[Unit], compression: Compression) -> None:
+    """Raise, or warn where the recipe is not strict, if FSDP2 all-reduces on a 2-D mesh by itself."""
+    if not any(member.is_replicated for unit in units for member in unit.members):
+        return
+    message = (
+        f"recipe {compression.recipe.name}: on a 2-D mesh FSDP2 all-reduces gradients between "
+        "replicas by itself, uncompressed and out of the ledger; pass the plain model to "
+        "thinwire.shard with hybrid=true in the recipe"
+    )
+    if compression.recipe.strict:
+        raise ConfigError(message + ", or accept it with strict=false")
+    warnings.warn(message, stacklevel=4)

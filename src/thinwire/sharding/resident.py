@@ -29,6 +29,7 @@ from thinwire.comm.topology import Peers
 from thinwire.errors import ConfigError
 from thinwire.formats import parse_format
 from thinwire.recipe import Recipe
+from thinwire.rules import FormatRule
 from thinwire.sharding.units import Unit, cast_format
 from thinwire.wire.key import Key
 
@@ -72,8 +73,8 @@ class Resident:
         self._is_split = recipe.replica is not None and recipe.replica.startswith("host")
         self._levels = TwoLevels.of(peers)
         self._ledger = ledger
-        self._delta_layout = unit.layout(unit.members, recipe.weight_format, FP32)
-        self._full_layout = unit.layout(unit.members, fmt, fmt)
+        self._delta_layout = unit.layout(unit.members, recipe.weight_rule, FP32)
+        self._full_layout = unit.layout(unit.members, FormatRule(fmt), fmt)
         kept = self._levels.across.size if self._is_split else peers.size
         device = unit.members[0].parameter.device
         self._rows = torch.zeros((kept, unit.slot_numel), dtype=DTYPES[str(fmt)], device=device)

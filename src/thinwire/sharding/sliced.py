@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from thinwire.comm import collectives
 from thinwire.comm.collectives import Traffic
-from thinwire.comm.layout import ShardLayout
+from thinwire.comm.layout import Piece, ShardLayout
 from thinwire.comm.sender import Job
 from thinwire.comm.topology import Peers
 from thinwire.formats import WireFormat
+from thinwire.recipe import Recipe
 from thinwire.sharding.compression import Compression
 from thinwire.sharding.slots import collect, deal_out, even_piece
 from thinwire.wire.key import Key
 
-__all__ = ["SlicedAverage", "gradient_format"]
+__all__ = ["SlicedAverage", "gradient_format", "recipe_pieces"]
 
 
 def gradient_format(compression: Compression, name: str, shape: torch.Size) -> WireFormat | None:
@@ -26,17 +27,18 @@ def gradient_format(compression: Compression, name: str, shape: torch.Size) -> W
     if compression.recipe.travels_exactly(name, shape):
         return None
     fmt = compression.grad_formats.format_of(name)
-    if fmt.family == "lowrank" and not _is_worth_factoring(fmt, shape):
+    if fmt.family == "lowrank" and fmt.factors_of(shape) is None:
         return None
     return fmt
 
 
-def _is_worth_factoring(fmt: WireFormat, shape: torch.Size) -> bool:
-    """Whether a gradient is a matrix, and its factors have fewer elements than itself."""
-    if len(shape) < 2:
-        return False
-    layout = fmt.for_shape(shape).low_rank_layout()
-    return layout.num_factors * (layout.rows + layout.columns) < shape.numel()
+def recipe_pieces(model: nn.Module, recipe: Recipe, world_size: int) -> Iterator[Piece]:
+    """How every trained parameter is cut over the ranks, in the recipe's format."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            exact = recipe.travels_exactly(name, parameter.shape)
+            fmt = None if exact else recipe.grad_rule.format_of(name)
+            yield even_piece(name, parameter.shape, parameter.dtype, fmt, world_size)
 
 
 class SlicedAverage:
@@ -61,7 +63,18 @@ class SlicedAverage:
 
     def job(self, gradients: Mapping[str, Tensor], key: Key) -> Job:
         """The average as a job."""
-        return self._average(list(gradients.values()), self._layout(gradients), key)
+        layout = self._layout(gradients)
+        self._compression.observe(self._own_slices(gradients, layout))
+        return self._average(list(gradients.values()), layout, key)
+
+    def _own_slices(
+        self, gradients: Mapping[str, Tensor], layout: ShardLayout
+    ) -> Iterator[tuple[str, Tensor]]:
+        """This rank's slice of every gradient, without padding."""
+        rank = self._peers.rank
+        for piece, gradient in zip(layout.pieces, gradients.values(), strict=True):
+            start = rank * piece.piece_numel
+            yield piece.name, gradient.view(-1)[start : start + piece.real_numel(rank)]
 
     def _layout(self, gradients: Mapping[str, Tensor]) -> ShardLayout:
         """How a set of gradients is cut and packed; made once, until formats are chosen anew."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from thinwire.errors import ConfigError
-from thinwire.formats import parse_format
 from thinwire.recipe import Recipe
 
 __all__ = ["check_supported"]
@@ -21,8 +20,6 @@ def check_supported(recipe: Recipe) -> None:
         "offload",
         "activations",
         "qat",
-        "adaptive_bits",
-        "accumulate",
     ):
         value, default = getattr(recipe, field), getattr(defaults, field)
         if value != default:
@@ -30,24 +27,20 @@ def check_supported(recipe: Recipe) -> None:
                 f"recipe {recipe.name}: {field}={value} can be planned but not yet trained with; "
                 f"leave {field} at {default}"
             )
-    for field in ("weights", "grads", "grads_within"):
-        text = getattr(recipe, field)
-        if text is not None and parse_format(text).family == "lowrank":
-            raise ConfigError(
-                f"recipe {recipe.name}: {field}={text} needs whole matrices, and what travels here "
-                "are slices of them; use another format, for example int4/128"
-            )
-    _check_feedback(recipe)
+    _check_slices(recipe)
+    _check_losses(recipe)
+    _check_staleness(recipe)
+    _check_adaptive(recipe)
     if recipe.local_steps > 1 and recipe.stage > 0:
         raise ConfigError(
             f"recipe {recipe.name}: local_steps={recipe.local_steps} lets every rank train a whole "
             f"model on its own, and stage={recipe.stage} shards the model; use stage=0, or leave "
             "local_steps at 1"
         )
-    if recipe.stage == 1:
+    if recipe.accumulate == "within":
         raise ConfigError(
-            f"recipe {recipe.name}: stage=1 can be planned but not yet trained with; "
-            "use stage=2, which keeps less in memory and sends as much"
+            f"recipe {recipe.name}: accumulate=within can be planned but not yet trained with; use "
+            "accumulate=keep, or accumulate=sync"
         )
     resident = recipe.resident_format
     if resident is not None and str(resident) not in ("fp32", "bf16"):
@@ -62,10 +55,63 @@ def check_supported(recipe: Recipe) -> None:
         )
 
 
-def _check_feedback(recipe: Recipe) -> None:
-    """Raise if there is nothing to feed back: gradients are summed in fp32, and sent in fp32."""
-    if recipe.feedback and recipe.grads == "fp32" and recipe.grads_within in (None, "fp32"):
-        raise ConfigError(
-            f"recipe {recipe.name}: feedback=True would have no effect, for grads=fp32 loses "
-            "nothing; leave feedback out, or choose a narrower format, for example grads=int4/128"
+def _check_slices(recipe: Recipe) -> None:
+    """Raise if a format needs more of a parameter than one rank's slice of it."""
+    rules = {
+        "weights": recipe.weight_rule,
+        "grads": recipe.grad_rule if recipe.stage else None,
+        "grads_within": recipe.grad_rule_within,
+    }
+    for field, rule in rules.items():
+        for fmt in rule.formats if rule is not None else ():
+            if fmt.family == "lowrank":
+                raise ConfigError(
+                    f"recipe {recipe.name}: {field}={fmt} needs whole matrices, and what travels "
+                    "here are slices of them; use stage=0, or another format, for example "
+                    "int4/128"
+                )
+
+
+def _check_losses(recipe: Recipe) -> None:
+    """Raise if a field makes up for losses and there are none: fp32 is summed and sent as it is."""
+    rules = (recipe.grad_rule, recipe.grad_rule_within)
+    formats = {str(fmt) for rule in rules if rule is not None for fmt in rule.formats}
+    for field in ("feedback", "warmup_steps"):
+        value = getattr(recipe, field)
+        if value and formats == {"fp32"}:
+            raise ConfigError(
+                f"recipe {recipe.name}: {field}={value} would have no effect, for grads=fp32 loses "
+                f"nothing; leave {field} out, or choose a narrower format, for example "
+                "grads=int4/128"
+            )
+
+
+def _check_adaptive(recipe: Recipe) -> None:
+    """Raise where gradients are not observed at every step, or not in the format that adapts."""
+    if recipe.adaptive_bits is None:
+        return
+    for field, default in (("local_steps", 1), ("hybrid", False)):
+        value = getattr(recipe, field)
+        if value != default:
+            raise ConfigError(
+                f"recipe {recipe.name}: adaptive_bits={recipe.adaptive_bits} and {field}={value} "
+                f"cannot be combined yet; leave {field} at {default}, or adaptive_bits out"
+            )
+
+
+def _check_staleness(recipe: Recipe) -> None:
+    """Raise if a reduction could not be hidden behind the next step."""
+    if not recipe.staleness:
+        return
+    reason = None
+    if recipe.local_steps > 1:
+        reason = f"local_steps={recipe.local_steps} reduces nothing at most steps; leave one out"
+    elif recipe.hybrid:
+        reason = "hybrid=True averages across hosts after the reduction that would be late"
+    elif recipe.resident_format is not None:
+        reason = (
+            f"the deltas of replica={recipe.replica} would wait in line behind the late gradients; "
+            "leave replica out"
         )
+    if reason is not None:
+        raise ConfigError(f"recipe {recipe.name}: staleness={recipe.staleness}: {reason}")

@@ -8,12 +8,13 @@ checked against the buffer at every call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
@@ -21,6 +22,7 @@ from thinwire.comm.layout import Piece, ShardLayout, row_piece_numel
 from thinwire.errors import ConfigError
 from thinwire.formats import WireFormat, parse_format
 from thinwire.recipe import Recipe
+from thinwire.rules import FormatSource
 
 __all__ = ["CAST_NAMES", "Member", "Unit", "cast_format", "find_units"]
 
@@ -86,7 +88,11 @@ class Unit:
         self.name = name
         self.members = tuple(members)
         self._recipe = recipe
-        self._layouts: dict[tuple[object, ...], ShardLayout] = {}
+        self._all_reduce_hook: Callable[[Tensor], None] | None = None
+        # formats that are chosen anew leave, and take their layouts with them
+        self._layouts: weakref.WeakKeyDictionary[
+            FormatSource, dict[tuple[object, ...], ShardLayout]
+        ] = weakref.WeakKeyDictionary()
 
     @property
     def world_size(self) -> int:
@@ -103,35 +109,54 @@ class Unit:
         """The parameters whose gradients are reduced now."""
         return tuple(member for member in self.members if member.is_trained)
 
+    def set_all_reduce_hook(self, hook: Callable[[Tensor], None]) -> None:
+        """Have FSDP2 call ``hook`` with what every reduce-scatter of the unit returned."""
+        self.module.set_all_reduce_hook(hook)
+        self._all_reduce_hook = hook
+
+    @property
+    def has_foreign_all_reduce_hook(self) -> bool:
+        """Whether a user plugged in ``set_all_reduce_hook``; FSDP2 has no public way to ask.
+
+        If FSDP2's internals are not as they were, the answer is yes.
+        """
+        try:
+            groups = self.module._get_fsdp_state()._fsdp_param_groups
+            hooks = [group._all_reduce_hook for group in groups]
+        except AttributeError:
+            return True
+        return any(hook is not None and hook is not self._all_reduce_hook for hook in hooks)
+
     def is_exact(self, member: Member) -> bool:
         """Whether a parameter travels uncompressed."""
         return self._recipe.travels_exactly(member.name, member.shape)
 
     def layout(
-        self, members: tuple[Member, ...], fmt: WireFormat, exact: WireFormat
+        self, members: tuple[Member, ...], formats: FormatSource, exact: WireFormat
     ) -> ShardLayout:
         """The layout of a buffer that holds ``members``.
 
         Args:
             members: parameters of this unit, in order.
-            fmt: how a parameter travels.
+            formats: how each travels.
             exact: how it travels if the recipe wants it uncompressed: a cast to the buffer's dtype.
         """
-        key = (fmt, exact, *(member.name for member in members))
-        if key not in self._layouts:
-            self._layouts[key] = ShardLayout(
+        layouts = self._layouts.setdefault(formats, {})
+        key = (exact, *(member.name for member in members))
+        if key not in layouts:
+            layouts[key] = ShardLayout(
                 (
                     Piece(
                         name=member.name,
                         numel=member.shape.numel(),
                         piece_numel=member.piece_numel,
-                        format=exact if self.is_exact(member) else fmt,
+                        format=exact if self.is_exact(member) else formats.format_of(member.name),
                     )
                     for member in members
                 ),
                 self.world_size,
             )
-        return self._layouts[key]
+        return layouts[key]
 
 
 def cast_format(dtype: torch.dtype) -> WireFormat:

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from thinwire.comm.topology import Topology
 from thinwire.errors import ConfigError
 from thinwire.recipe import Recipe
+from thinwire.sharding.hybrid import mesh_within_host
 
 __all__ = ["find_blocks", "wrap_ddp", "wrap_fsdp"]
 
@@ -55,12 +56,14 @@ def wrap_fsdp(
         recipe: its stage, replica and dtypes decide the arguments of ``fully_shard``.
         topology: which ranks share a host.
         blocks: the modules to wrap one by one; ``None``: :func:`find_blocks`.
-        mesh: as for ``fully_shard``.
+        mesh: as for ``fully_shard``; ``None``: all ranks, or under ``hybrid`` those of the host.
 
     Raises:
-        ConfigError: a replica per host is asked for on hosts of unequal size, or a parameter has
-            no elements.
+        ConfigError: a replica or a shard per host is asked for on hosts of unequal size, or a
+            parameter has no elements.
     """
+    if recipe.hybrid:
+        mesh = _hybrid_mesh(model, topology, mesh)
     _prepare_parameters(model, recipe)
     chosen = find_blocks(model) if blocks is None else blocks
     if not chosen:
@@ -75,6 +78,17 @@ def wrap_fsdp(
     for module in (*chosen, model):
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     return model
+
+
+def _hybrid_mesh(model: nn.Module, topology: Topology, mesh: DeviceMesh | None) -> DeviceMesh:
+    """The mesh of the host's ranks, on the device where the model is."""
+    if mesh is not None:
+        raise ConfigError(
+            "mesh and hybrid=true: hybrid shards over the ranks of each host, so there is no mesh to "
+            "choose; leave one of them out"
+        )
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    return mesh_within_host(topology, device.type)
 
 
 def _prepare_parameters(model: nn.Module, recipe: Recipe) -> None:
