@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from live_bytes import LiveBytes
 from thinwire.errors import StateError
 from thinwire.formats import parse_format
 from thinwire.wire import Key, Packing, Payload, Segment, decode
@@ -230,6 +231,26 @@ def test_a_step_taken_back_leaves_no_trace(text: str) -> None:
         hesitant.undo()  # nothing is under way
         assert torch.equal(hesitant.state()["weight/0"], steady.state()["weight/0"])
     assert steady.held_bytes == hesitant.held_bytes == 2 * steady.state()["weight/0"].nbytes
+
+
+@pytest.mark.parametrize(
+    ("text", "average", "copies"), [("fp32", 0.0, 2), ("int8/128", 0.0, 2), ("int8/128", 0.5, 3)]
+)
+def test_encoding_takes_copies_of_one_piece_not_of_the_buffer(
+    text: str, average: float, copies: int
+) -> None:
+    numel, num_pieces = 2**14, 8
+    packing = Packing(
+        [Segment(numel, parse_format("int4/128"), f"p{index}") for index in range(num_pieces)]
+    )
+    residuals = kept_in(text, average=average)
+    x, payload = draw(packing, 0), torch.zeros(packing.wire_bytes, dtype=torch.uint8)
+    residuals.encode_into(packing, x, payload, Key(), "0")
+    with LiveBytes([x, payload, *residuals.state().values()]) as live:
+        before = live.current
+        residuals.encode_into(packing, x, payload, Key(step=1), "0")
+    # a few numbers of four bytes decide whether all is finite
+    assert copies * 4 * numel <= live.peak - before <= copies * 4 * numel + 64
 
 
 def test_only_what_is_kept_can_be_taken_back() -> None:

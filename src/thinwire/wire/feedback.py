@@ -124,7 +124,7 @@ class Residuals:
     format that holds the buffer's dtype exactly loses nothing and gets no residual.
 
     Memory: ``policy.format.wire_bytes`` of every piece that this rank encodes, twice that if the
-    policy is undoable, and two fp32 copies of one piece while it is encoded.
+    policy is undoable, and two fp32 copies of one piece while it is encoded, three if it averages.
 
     Args:
         policy: how residuals are kept.
@@ -226,7 +226,9 @@ class Residuals:
         codec.encode_into(carried, payload, run.own_key(key))
         decoded = torch.empty_like(carried)
         codec.decode_into(payload, decoded)
-        for segment, stretch in _stretches(run, carried.sub_(decoded)):
+        lost = carried.sub_(decoded)
+        del decoded  # an average needs room
+        for segment, stretch in _stretches(run, lost):
             self.keep_lost(segment.name, part, stretch)
 
     def _residual(self, name: str, part: str, numel: int, device: torch.device) -> Residual:
