@@ -296,12 +296,12 @@ def test_the_number_of_collectives_is_as_designed(text: str, expected: dict[str,
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        # hpZ's second gathers, the root's too, stay within the host and are collectives all the same
+        # hpZ's second gathers, the root's too, stay within the host, and count all the same
         ("zeropp", {"all_gather": 3 + 3, "reduce_scatter": 3}),
         # two hops count as one reduction
         ("thin", {"all_gather": 3, "reduce_scatter": 3, "agreement": 1}),
         ("thin:replica=host/bf16", {"all_gather": 3 + 5, "reduce_scatter": 3, "agreement": 1}),
-        # within the host as zero3; across hosts a reduction and a gather of its result for each unit
+        # within the host as zero3; across, for each unit a reduction and a gather of its result
         ("hsdp", {"all_gather": 5 + 3, "reduce_scatter": 3 + 3}),
         ("zero3:hybrid=true", {"all_gather": 5, "reduce_scatter": 3, "all_reduce": 3}),
     ],

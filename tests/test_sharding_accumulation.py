@@ -1,4 +1,4 @@
-"""Micro-batches: the same sum in every stage, sent as often as the recipe says, kept where it says."""
+"""Micro-batches: the same sum in every stage, sent as often and kept where the recipe says."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _pause_and_count(live: LiveBytes) -> int:
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_memory_shows_the_stage(size: int) -> None:
-    """Between micro-batches: whole gradients and weights, weights and a share, a share, gradients."""
+    """Between micro-batches: gradients and weights whole, a share, a share, gradients whole."""
     whole = 4 * BLOCK_NUMEL * DEPTH
     small = 4 * 20 * WIDTH  # activations' last references, and what autograd still holds
     for left in run_world(between_body, size):

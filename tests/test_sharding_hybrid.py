@@ -110,7 +110,7 @@ def test_it_trains_and_repeats_bit_for_bit(text: str) -> None:
     for baseline, first, again in run_world(training_body, 4, text, ranks_per_host=2):
         assert first == again
         assert first != baseline
-        # stock runs of five seeds lie within 5 % of each other; one that does not learn ends 80 % above
+        # stock runs of five seeds lie within 5 %; one that does not learn ends 80 % above
         assert sum(first[-5:]) == pytest.approx(sum(baseline[-5:]), rel=0.1)
 
 

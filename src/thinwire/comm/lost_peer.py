@@ -37,5 +37,5 @@ def lost_in_ring(peers: Peers, error: RuntimeError) -> RankError:
 def _named(peers: Peers, position: int) -> str:
     rank = dist.get_global_rank(peers.group, peers.ranks[position])
     host = peers.hosts[position]
-    # without a launcher's number for it, a host is the digest of a name, which tells nobody anything
+    # without a launcher's number a host is the digest of its name, which tells nobody anything
     return f"rank {rank}" if host < 0 else f"rank {rank} on host {host}"

@@ -7,10 +7,10 @@
 
 What a micro-batch that is not the last does is the recipe's ``accumulate``:
 
-    sync   its gradients are reduced at once, and the reduced ones add up; stages 2 and 3 keep a share
-           of them, and send in every micro-batch
-    keep   its gradients stay whole on every rank and add up there; only the sum is reduced, so that
-           gradients cross the wire once a step; in stages 1 and 2 weights do too
+    sync   its gradients are reduced at once, and the reduced ones add up: stages 2 and 3 keep a
+           share of them, and send in every micro-batch
+    keep   its gradients stay whole on every rank and add up there; only the sum is reduced: they
+           cross the wire once a step, and in stages 1 and 2 weights do too
 
 Stage 1 is ``keep`` by definition: gradients that are reduced at once and kept as shares are stage 2
 (arXiv 1910.02054, section 5).

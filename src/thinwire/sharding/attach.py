@@ -180,9 +180,9 @@ def _agree(model: nn.Module, recipe: Recipe) -> Topology:
 def _attach(model: nn.Module, recipe: Recipe, topology: Topology, *, overlap: bool) -> None:
     if recipe.staleness and dist.get_backend() != "gloo":
         raise ConfigError(
-            f"recipe {recipe.name}: staleness={recipe.staleness} needs the threads that send beside "
-            f"compute, which there are for gloo only, not for {dist.get_backend()}; leave staleness "
-            "out"
+            f"recipe {recipe.name}: staleness={recipe.staleness} needs the threads that send "
+            f"beside compute, which there are for gloo only, not for {dist.get_backend()}; leave "
+            "staleness out"
         )
     sender = shared_sender() if overlap and dist.get_backend() == "gloo" else None
     compression = Compression(recipe, topology, Ledger(), sender)

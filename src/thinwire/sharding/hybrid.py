@@ -7,9 +7,9 @@
     host 1   rank 2: shard A    rank 3: shard B
 
 Of R ranks on a host each sends its 1 / R of the gradients across, and no weights
-(arXiv 2304.11277, section 3.2.2). FSDP2's own hybrid mode, on a 2-D mesh, all-reduces by itself, and
-nothing can be plugged in there. So FSDP2 is given a 1-D mesh within the host, and what it calls its
-all-reduce hook does the rest. It calls the hook right after the reduce-scatter, with its result.
+(arXiv 2304.11277, section 3.2.2). FSDP2's own hybrid mode, on a 2-D mesh, all-reduces by itself,
+and nothing can be plugged in there. So FSDP2 is given a 1-D mesh within the host, and what it calls
+its all-reduce hook does the rest. It calls it right after the reduce-scatter, with the result.
 
 Note: one job. Where a sender runs reductions beside backward, the reduce-scatter leaves its job to
 the hook, which runs both as one: what the first half decodes is what the second half encodes.
@@ -230,8 +230,9 @@ def _ranks_per_host(topology: Topology) -> int:
     per_host = topology.ranks_per_host
     if per_host is None:
         raise ConfigError(
-            "hybrid=true needs the same number of consecutive ranks on every host, but rank by rank "
-            f"the hosts are {topology.hosts}; start as many ranks on each host, or leave hybrid out"
+            "hybrid=true needs the same number of consecutive ranks on every host, but rank by "
+            f"rank the hosts are {topology.hosts}; start as many ranks on each host, or leave "
+            "hybrid out"
         )
     return per_host
 

@@ -37,8 +37,8 @@ def plug_in(model: nn.Module, compression: Compression) -> None:
         compression: what all sockets share.
 
     Raises:
-        ConfigError: FSDP2 replicates the model by itself, or the recipe's ``hybrid`` does not fit how
-            the model is sharded.
+        ConfigError: FSDP2 replicates the model by itself, or the recipe's ``hybrid`` does not fit
+            how the model is sharded.
     """
     recipe = compression.recipe
     units = find_units(model, recipe)
@@ -83,7 +83,7 @@ def _adapt(units: list[Unit], compression: Compression) -> None:
 
 
 def _refuse_native_hybrid(units: list[Unit], compression: Compression) -> None:
-    """Raise, or warn where the recipe is not strict, if FSDP2 all-reduces on a 2-D mesh by itself."""
+    """Raise, or warn if the recipe is not strict, where FSDP2 all-reduces on a 2-D mesh."""
     if not any(member.is_replicated for unit in units for member in unit.members):
         return
     message = (

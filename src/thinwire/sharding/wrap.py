@@ -84,8 +84,8 @@ def _hybrid_mesh(model: nn.Module, topology: Topology, mesh: DeviceMesh | None) 
     """The mesh of the host's ranks, on the device where the model is."""
     if mesh is not None:
         raise ConfigError(
-            "mesh and hybrid=true: hybrid shards over the ranks of each host, so there is no mesh to "
-            "choose; leave one of them out"
+            "mesh and hybrid=true: hybrid shards over the ranks of each host, so there is no mesh "
+            "to choose; leave one of them out"
         )
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     return mesh_within_host(topology, device.type)
