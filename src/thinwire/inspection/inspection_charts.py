@@ -85,7 +85,7 @@ def _plot_layers(
     _error_axis(axes)
     axes.set_xlabel("layer, in the file's order; dashed: above it a format hurts")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    add_legend(figure, legend, num_columns=3)
+    add_legend(figure, legend, num_columns=2)
     worst = (file.ranked(fmt)[0] for fmt in formats)
     words = (
         f"{fmt} at worst {layer.under(fmt).relative_error:.1%} in {layer.name}"
@@ -119,7 +119,7 @@ def _plot_bits(file: FileReport, formats: Sequence[WireFormat], figure: Figure, 
     _error_axis(axes)
     axes.margins(x=0.1)
     axes.set_xlabel("bits per element; mark: the median layer, bar: all layers")
-    add_legend(figure, legend, num_columns=3)
+    add_legend(figure, legend, num_columns=2)
     return "; ".join(words) + "."
 
 
