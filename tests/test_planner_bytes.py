@@ -36,13 +36,36 @@ RECIPES = (
     "zero3:compute=fp32",
     "zero3:weights=int8/128:grads=int4/64+asym:min_numel=0",
     "zero3:weights=bf16:grads=int8/128:exact=*mlp_in*|blocks.1.*",
+    "ddp:grads=int4/128:grads_for=*head*>topk=0.1|blocks.1.*>int2/32",
+    "zero3:grads=int4/64:weights_for=*embedding*>int8/64:grads_for=blocks.[02].mlp*>log5/32",
+    "sdp4bit:weights_for=*head*>bf16:grads_for=*head*>int8/64",
     "hpz",
     "zeropp",
     "qsdp",
     "sdp4bit",
     "thin",
     "thin:replica=host/bf16",
+    "zero1",
+    "thin:stage=1",
+    "thin:stage=2:replica=host/bf16",
+    "hsdp",
+    "hsdp:compute=fp32:grads=int4/64:grads_within=int8/64:min_numel=0:exact=none",
 )
+# what a micro-batch that is not the last does, in every stage
+ACCUMULATING = (
+    "ddp",
+    "ddp:accumulate=keep",
+    "zero1",
+    "zero2",
+    "zero2:accumulate=keep",
+    "zero3:accumulate=keep",
+    "thin",
+    "thin:accumulate=keep:replica=host/bf16",
+    "thin:stage=1:replica=host/bf16",
+    "thin:stage=2:replica=host/bf16",
+    "hsdp:accumulate=keep",
+)
+MICRO_BATCHES = 3
 
 
 def ledgers_body(rank: int, size: int) -> dict[str, tuple[float, float]]:
@@ -50,15 +73,22 @@ def ledgers_body(rank: int, size: int) -> dict[str, tuple[float, float]]:
     return {text: _steady_bytes(text) for text in RECIPES}
 
 
-def _steady_bytes(text: str) -> tuple[float, float]:
+def accumulating_body(rank: int, size: int) -> dict[str, tuple[float, float]]:
+    """The same for a step of several micro-batches."""
+    return {text: _steady_bytes(text, MICRO_BATCHES) for text in ACCUMULATING}
+
+
+def _steady_bytes(text: str, micro_batches: int = 1) -> tuple[float, float]:
     torch.manual_seed(0)
     model = tw.shard(build_model(parse_model(MODEL, seq_len=SEQ), seq_len=SEQ), parse_recipe(text))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     for step in range(STEPS + SETTLING):
         if step == SETTLING:
             ledger_of(model).reset()
-        tokens = torch.randint(0, 256, (1, SEQ + 1))
-        torch.autograd.backward(next_token_loss(model, tokens))
+        for micro in range(micro_batches):
+            tokens = torch.randint(0, 256, (1, SEQ + 1))
+            with tw.accumulate(model, is_last=micro == micro_batches - 1):
+                torch.autograd.backward(next_token_loss(model, tokens))
         optimizer.step()
         optimizer.zero_grad()
     report = tw.ledger(model)
@@ -76,6 +106,24 @@ def test_bytes_are_those_of_the_ledger(hosts: int, ranks: int) -> None:
         assert rounded == [of_rank[text] for of_rank in measured], text
         worst = round(predict(setting, recipe).sent.total_bytes)
         assert worst == max(sum(of_rank[text]) for of_rank in measured), text
+
+
+def test_bytes_of_several_micro_batches_are_those_of_the_ledger() -> None:
+    measured = run_world(accumulating_body, 4, ranks_per_host=2)
+    setting = lab_setting(MODEL, hosts=2, ranks=2, tokens=SEQ, accumulate=MICRO_BATCHES)
+    for text in ACCUMULATING:
+        predicted = [sent_by(setting, parse_recipe(text), rank) for rank in range(4)]
+        rounded = [(round(sent.within_bytes), round(sent.across_bytes)) for sent in predicted]
+        assert rounded == [of_rank[text] for of_rank in measured], text
+
+
+def test_adaptive_bits_are_priced_as_the_narrowest_format_that_takes_the_mean() -> None:
+    setting = lab_setting(MODEL, hosts=3, ranks=1, tokens=SEQ)
+    # int5/32 takes 6 bits per element, scales included; what has a format of its own keeps it
+    adaptive = "zero3:grads=int4/32:grads_for=*head*>bf16:adaptive_bits="
+    for bits, fmt in ((5.0, "int4/32"), (5.1, "int5/32"), (6.0, "int5/32"), (12.0, "int8/32")):
+        fixed = parse_recipe(f"zero3:grads={fmt}:grads_for=*head*>bf16")
+        assert sent_by(setting, parse_recipe(f"{adaptive}{bits}"), 0) == sent_by(setting, fixed, 0)
 
 
 def test_traffic_of_the_zero_paper() -> None:
