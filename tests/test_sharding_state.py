@@ -1,0 +1,178 @@
+"""Checkpoints of what compression remembers: a resumed run goes on bit for bit."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
+
+import thinwire as tw
+from small_models import draw_tokens, make_model, token_loss
+from thinwire.errors import StateError
+from thinwire.recipes import parse_recipe
+from world import run_world
+
+CODED = "grads=int4/128+stochastic:feedback=true:min_numel=0:compute=fp32"
+CASES = [
+    f"ddp:{CODED}",
+    "ddp:grads=lowrank=2:feedback=true:min_numel=0",
+    "ddp_sign:min_numel=0:warmup_steps=6",
+    "ddp_topk:min_numel=0:staleness=1",
+    f"ddp:{CODED}:local_steps=3",
+    f"zero2:{CODED}:weights=fp32:staleness=1",
+    f"zero3:{CODED}:weights=int8/128+stochastic",
+]
+SAVED_AFTER, NUM_STEPS = 4, 9
+
+
+def steps(
+    model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, first: int, last: int
+) -> None:
+    for step in range(first, last):
+        optimizer.zero_grad()
+        token_loss(model, draw_tokens(step, rank)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+
+def weights(model: nn.Module) -> Tensor:
+    """This rank's weights, or its shards of them."""
+    detached = (p.detach() for p in model.parameters())
+    locals_ = (p.to_local() if isinstance(p, DTensor) else p for p in detached)
+    return torch.cat([tensor.flatten().clone() for tensor in locals_])
+
+
+def make(text: str) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = tw.shard(make_model(), parse_recipe(text))
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def through_a_file(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded: dict[str, Tensor] = torch.load(file, weights_only=True)
+    return loaded
+
+
+def copied(values: Any) -> Any:
+    """A state dict whose tensors further steps leave alone."""
+    if isinstance(values, Tensor):
+        return values.detach().clone()
+    if isinstance(values, dict):
+        return {key: copied(value) for key, value in values.items()}
+    return [copied(value) for value in values] if isinstance(values, list) else values
+
+
+def resumed_body(rank: int, size: int) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+    """For every recipe the weights of a run, of its resumption, and of one that forgot."""
+    answers = {}
+    for text in CASES:
+        model, optimizer = make(text)
+        steps(model, optimizer, rank, 0, SAVED_AFTER)
+        saved = copied(model.state_dict()), copied(optimizer.state_dict())
+        remembered = through_a_file(tw.compression_state(model))
+        steps(model, optimizer, rank, SAVED_AFTER, NUM_STEPS)
+        ends = [weights(model)]
+        for state in (remembered, None):
+            model, optimizer = make(text)
+            model.load_state_dict(saved[0])
+            optimizer.load_state_dict(saved[1])
+            if state is not None:
+                tw.load_compression_state(model, state)
+            steps(model, optimizer, rank, SAVED_AFTER, NUM_STEPS)
+            ends.append(weights(model))
+        answers[text] = (ends[0], ends[1], ends[2])
+    return answers
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_resumed_run_goes_on_bit_for_bit(size: int) -> None:
+    for answers in run_world(resumed_body, size):
+        for text, (through, resumed, forgetful) in answers.items():
+            assert torch.equal(through, resumed), text
+            assert not torch.equal(through, forgetful), text
+
+
+def distributed_body(rank: int, size: int, folder: str) -> tuple[Tensor, Tensor, int]:
+    text = CASES[5]
+    model, optimizer = make(text)
+    steps(model, optimizer, rank, 0, SAVED_AFTER)
+    weights_then = copied(model.state_dict())
+    optimizer_then = copied(optimizer.state_dict())
+    state = tw.compression_state(model)
+    save({"compression": state}, checkpoint_id=folder)
+    steps(model, optimizer, rank, SAVED_AFTER, NUM_STEPS)
+    through = weights(model)
+
+    model, optimizer = make(text)
+    model.load_state_dict(weights_then)
+    optimizer.load_state_dict(optimizer_then)
+    blank = tw.blank_compression_state(FileSystemReader(folder).read_metadata())
+    assert blank.keys() == state.keys()
+    load({"compression": blank}, checkpoint_id=folder)
+    tw.load_compression_state(model, blank)
+    steps(model, optimizer, rank, SAVED_AFTER, NUM_STEPS)
+    return through, weights(model), len(state)
+
+
+def test_a_checkpoint_that_all_ranks_write_together(tmp_path: Path) -> None:
+    for through, resumed, num_tensors in run_world(distributed_body, 3, str(tmp_path)):
+        assert torch.equal(through, resumed)
+        assert num_tensors > 10
+
+
+def refusals_body(rank: int, size: int) -> None:
+    model, optimizer = make(CASES[0])
+    steps(model, optimizer, rank, 0, 2)
+    state = tw.compression_state(model)
+    fresh, _ = make(CASES[0])
+    with pytest.raises(StateError, match="no compression state"):
+        tw.load_compression_state(fresh, {})
+    more = state | {"shared/world_size": torch.tensor(4)}
+    with pytest.raises(StateError, match="that of 4 ranks and cannot be dealt out to 2"):
+        tw.load_compression_state(fresh, more)
+    own = f"rank{rank}/residuals"
+    with pytest.raises(StateError, match=r"no parameter nowhere\.weight"):
+        tw.load_compression_state(fresh, state | {f"{own}/nowhere.weight/to 0": torch.zeros(3)})
+    with pytest.raises(StateError, match="is no residual"):
+        tw.load_compression_state(fresh, state | {f"{own}/norm.weight/to 0": torch.zeros(3, 3)})
+    exact, _ = make("ddp:grads=int4/128")
+    with pytest.raises(StateError, match="has no use for"):
+        tw.load_compression_state(exact, state)
+    with pytest.raises(StateError, match="call thinwire"):
+        tw.compression_state(make_model())
+    short = state | {f"{own}/embed.weight/to 0": torch.zeros(3)}
+    tw.load_compression_state(fresh, short)
+    # only when the parameter is next encoded is its size known
+    with pytest.raises(RuntimeError, match="is no residual of"):
+        token_loss(fresh, draw_tokens(0, rank)).backward()  # type: ignore[no-untyped-call]
+
+
+def test_a_state_that_does_not_fit_is_refused() -> None:
+    run_world(refusals_body, 2)
+
+
+def anchors_body(rank: int, size: int) -> None:
+    model, optimizer = make(CASES[4])
+    steps(model, optimizer, rank, 0, 3)
+    state = tw.compression_state(model)
+    assert "shared/outer/momentum/embed.weight" in state
+    fresh, _ = make(CASES[4])
+    missing = {k: v for k, v in state.items() if k != "shared/outer/anchor/embed.weight"}
+    with pytest.raises(StateError, match=r"no anchor of parameter embed\.weight"):
+        tw.load_compression_state(fresh, missing)
+    odd = state | {"shared/outer/anchor/embed.weight": torch.zeros(2)}
+    with pytest.raises(StateError, match="is not the anchor"):
+        tw.load_compression_state(fresh, odd)
+
+
+def test_anchors_must_be_those_of_the_model() -> None:
+    run_world(anchors_body, 1)
