@@ -161,11 +161,18 @@ def test_what_saves_memory_saves_the_right_term() -> None:
     assert hosted.device.activations < kept.device.activations
 
 
-def test_feedback_costs_one_fp32_copy() -> None:
+def test_feedback_costs_what_its_residuals_are_kept_in() -> None:
     setting = accelerators()
     recipe = parse_recipe("zero3:grads=int4/128:feedback=true")
     size = setting.workload.num_parameters
-    assert predict(setting, recipe).memory.device.residual == 4 * size
+    for kept, element_bytes in (
+        ("residual_undo=false", 4),
+        ("residual_undo=true", 8),  # and what it was before the step
+        ("residual=bf16", 4),
+        ("residual=int8/128", 2 * (1 + 4 / 128)),
+    ):
+        priced = predict(setting, parse_recipe(f"{recipe.name}:{kept}")).memory.device.residual
+        assert priced == pytest.approx(element_bytes * size, rel=1e-4)  # a ragged last block
 
 
 def test_a_replica_costs_what_it_keeps() -> None:

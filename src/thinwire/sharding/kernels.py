@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from thinwire.comm.topology import Topology, gather_integers
+from thinwire.formats import parse_format
 from thinwire.recipe import Recipe
 from thinwire.rules import with_other_bits
 from thinwire.wire.preparation import prepare
@@ -29,6 +30,8 @@ def compile_in_turn(recipe: Recipe, topology: Topology) -> None:
     formats = [fmt.for_shape((1, 1)) for rule in rules if rule is not None for fmt in rule.formats]
     if recipe.adaptive_bits is not None:
         formats += with_other_bits(recipe.grad_format)
+    if recipe.feedback:
+        formats.append(parse_format(recipe.residual))
     rank = dist.get_rank()
     is_first_on_host = topology.hosts.index(topology.hosts[rank]) == rank
     # hosts may share a file system, or be namespaces of one machine: rank 0 goes ahead of all

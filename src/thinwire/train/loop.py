@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import thinwire as tw
 from thinwire.errors import ConfigError
 from thinwire.train.data import Batches
 from thinwire.train.finite import FiniteCheck
@@ -132,6 +133,7 @@ def train(
                 nn.utils.clip_grad_norm_(model.parameters(), schedule.clip_norm)
             optimizer.step()
         else:
+            tw.skip_step(model)
             skipped_steps += 1
         optimizer.zero_grad()
         end = _now(device)

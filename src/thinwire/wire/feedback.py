@@ -8,7 +8,7 @@ so that after any number of payloads ``sum of decoded + residual == sum of x`` t
 biased codec then loses nothing for good, it only sends it later (Karimireddy et al., arXiv
 1901.09847, algorithm 2). Three variants give up some of that for memory or for calm: residuals in
 16 or 8 bits, a moving average of what was lost, and a return to zero now and then (LoCo, arXiv
-2407.04480, algorithm 1).
+2407.04480).
 
 Note: whose residual. Residuals are kept by parameter and by part: the part says which payload of
 the parameter it is, such as the one for rank 3. They do not depend on how parameters share a

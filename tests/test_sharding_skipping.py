@@ -1,0 +1,105 @@
+"""A step that all ranks skip leaves no trace: the run goes on as if its batch had never been."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+import thinwire as tw
+from small_models import draw_tokens, make_model, token_loss
+from thinwire.recipes import parse_recipe
+from thinwire.train.finite import FiniteCheck
+from world import run_world
+
+INT4 = "grads=int4/128+stochastic:min_numel=0:compute=fp32"
+TEXTS = [
+    f"ddp:{INT4}:feedback=true",
+    f"zero2:{INT4}:weights=int8/32+shift:feedback=true:residual=int8/64",
+    f"zero3:{INT4}:weights=fp32:feedback=true:grads_within=int8/64:residual_average=0.5",
+    f"zero3:{INT4}:weights=fp32",
+    "ddp:grads=lowrank=2:min_numel=0:feedback=true",
+]
+POISONED = 2  # the step whose gradient is not finite, on rank 1 only
+
+
+def train(model: nn.Module, rank: int, *, poison: bool) -> Tensor:
+    """The weights after some steps; in one more of them rank 1 has a NaN, so that all skip it."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    finite = FiniteCheck()
+    for step in range(5):
+        if step == POISONED and poison:
+            # what comes after the first block is finite on all ranks, and reduced before the NaN
+            block = model.get_submodule(_prefix(model) + "blocks.0")
+            hook = block.register_forward_hook(spoil if rank == 1 else nothing)
+            reduce(model, 100, rank)
+            hook.remove()
+            gradients = [p.grad for p in model.parameters() if p.grad is not None]
+            assert not finite.agree(torch.zeros(()), gradients).take_step
+            tw.skip_step(model)
+            optimizer.zero_grad()
+        reduce(model, step, rank)
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cat([whole(parameter).flatten() for parameter in model.parameters()])
+
+
+def _prefix(model: nn.Module) -> str:
+    return "module." if isinstance(model, DistributedDataParallel) else ""
+
+
+def spoil(_module: nn.Module, _args: object, output: Tensor) -> None:
+    output.register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
+
+
+def nothing(_module: nn.Module, _args: object, output: Tensor) -> None:
+    """The same hook without the NaN."""
+
+
+def reduce(model: nn.Module, step: int, rank: int) -> None:
+    token_loss(model, draw_tokens(step, rank)).backward()  # type: ignore[no-untyped-call]
+
+
+def whole(parameter: Tensor) -> Tensor:
+    detached = parameter.detach()
+    return detached.full_tensor() if isinstance(detached, DTensor) else detached
+
+
+def skip_body(rank: int, size: int, text: str) -> tuple[Tensor, Tensor]:
+    skipped = train(tw.shard(make_model(), parse_recipe(text)), rank, poison=True)
+    steady = train(tw.shard(make_model(), parse_recipe(text)), rank, poison=False)
+    return skipped, steady
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_skipped_step_leaves_no_trace(text: str) -> None:
+    per_host = 2 if "grads_within" in text else 1
+    for skipped, steady in run_world(skip_body, 2 * per_host, text, ranks_per_host=per_host):
+        assert torch.equal(skipped, steady)
+
+
+def forgetful_body(rank: int, size: int) -> bool:
+    skipped, steady = skip_body(rank, size, TEXTS[0] + ":residual_undo=false")
+    return torch.equal(skipped, steady)
+
+
+def test_what_is_not_kept_cannot_be_taken_back() -> None:
+    """The test above can fail."""
+    assert run_world(forgetful_body, 2) == [False, False]
+
+
+def frozen_body(rank: int, size: int) -> tuple[Tensor, Tensor]:
+    """The parameter that comes first is frozen after sharding, and no optimizer holds it."""
+    answers = []
+    for poison in (True, False):
+        model = tw.shard(make_model(), parse_recipe(TEXTS[1]))
+        next(iter(model.parameters())).requires_grad_(False)
+        answers.append(train(model, rank, poison=poison))
+    return answers[0], answers[1]
+
+
+def test_steps_are_told_apart_whatever_is_frozen() -> None:
+    for skipped, steady in run_world(frozen_body, 2):
+        assert torch.equal(skipped, steady)
