@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
 import torch
 
 from made_checkpoints import make_tensors, write_safetensors
+from thinwire.cli import inspect as verb
 from thinwire.cli import main
+from thinwire.inspection import InspectRequest
+from thinwire.inspection.request import DEFAULT_FORMATS, parse_exact
 
 
 @pytest.fixture
@@ -68,6 +72,16 @@ def test_a_page_is_written_and_named(
     assert main(["inspect", str(checkpoint), str(checkpoint), *arguments]) == 0
     assert f"page: {page}" in capsys.readouterr().out
     assert page.read_text().count("<svg") == 6  # two files, three charts each
+
+
+def test_help_tells_the_defaults_that_are_in_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(fmt in told for fmt in DEFAULT_FORMATS)
+    defaults = {name: item.default for name, item in signature(verb.inspect).parameters.items()}
+    assert parse_exact(defaults["exact"]) == InspectRequest().exact
+    assert defaults["top"] == InspectRequest().top
+    assert InspectRequest(patterns=(defaults["layers"],)) == InspectRequest()
 
 
 def test_names_do_not_steer_the_terminal(

@@ -15,7 +15,7 @@ def inspect(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="A safetensors file, a file of torch.save (a checkpoint, a state dict, a dict of "
             "gradients), a *.index.json with its shards, or a Hugging Face folder.",
         ),
@@ -51,7 +51,12 @@ def inspect(
             show_default=False,
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=0, help="How many of the worst layers are shown.")] = 6,
+    top: Annotated[
+        int,
+        typer.Option(
+            min=0, help="How many of the worst layers are printed, and get a histogram in the page."
+        ),
+    ] = 6,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document and nothing else.")
     ] = False,

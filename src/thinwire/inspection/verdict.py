@@ -39,21 +39,14 @@ def conclude(
 def _judge(file: FileReport, fmt: WireFormat) -> str:
     total, ranked = file.total(fmt), file.ranked(fmt)
     losses = [f"{layer.name} {layer.under(fmt).relative_error:.1%}" for layer in ranked]
-    median = f"{total.median_error:.1%}"
-    if not total.hurt:
-        return (
-            f"{fmt} hurts none of {len(ranked)} layers: the median layer loses {median}, the worst "
-            f"is {losses[0]}."
-        )
-    if len(total.hurt) == len(ranked):
-        return (
-            f"{fmt} hurts all of {len(ranked)} layers: the median layer loses {median}, the worst "
-            f"is {losses[0]}."
-        )
-    return (
-        f"{fmt} hurts {len(total.hurt)} of {len(ranked)} layers: "
-        f"{name_some(losses[: len(total.hurt)])}; the median layer loses {median}."
-    )
+    count = len(total.hurt)
+    if 0 < count < len(ranked):
+        told = f"{count} of {len(ranked)} layers: {name_some(losses[:count])}"
+    else:
+        share = "all" if count else "none"
+        worst = ", ".join(losses[:NAMED_LAYERS])
+        told = f"{share} of {len(ranked)} layers; those that lose most: {worst}"
+    return f"{fmt} hurts {told}; the median layer loses {total.median_error:.1%}."
 
 
 def describe_rest(file: FileReport) -> tuple[str, ...]:
