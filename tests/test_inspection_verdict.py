@@ -39,13 +39,9 @@ def test_none_some_and_all_are_told_apart() -> None:
     (none,) = conclude(file, (INT8,), INT8)
     assert none.startswith("int8/128 hurts none of 9 layers; those that lose most: ")
     assert all(name in none for name in spoiled)  # outliers cost most in 8 bits too
-        "int8/128 hurts none of 9 layers; those that lose most: "
-    )
     healthy = report(make_tensors(8))
     (every,) = conclude(healthy, (INT2,), INT2)
     assert every.startswith("int2/64 hurts all of 9 layers; those that lose most: ")
-        "int2/64 hurts all of 9 layers; those that lose most: "
-    )
 
 
 def test_what_was_not_measured_is_said_with_its_reason() -> None:
