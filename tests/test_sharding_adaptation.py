@@ -137,6 +137,25 @@ def test_what_is_named_keeps_its_format_and_warm_up_ends_with_a_choice() -> None
     assert len(warmed[2]["formats"]) > 2
 
 
+def resumed_body(rank: int, size: int) -> tuple[dict[str, str], dict[str, str]]:
+    steps = steps_body(rank, size, TEXTS[0], 4)
+    saved = tw.shard(make_model(), parse_recipe(TEXTS[0]))
+    optimizer = torch.optim.SGD(saved.parameters(), lr=0.05)
+    for step in range(3):
+        token_loss(saved, draw_tokens(step, rank)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+    resumed = tw.shard(make_model(), parse_recipe(TEXTS[0]))
+    tw.load_compression_state(resumed, tw.compression_state(saved))
+    return tw.ledger(resumed)["chosen_formats"], steps[3]["chosen"]
+
+
+def test_a_run_goes_on_in_the_formats_that_it_was_saved_with() -> None:
+    for resumed, steady in run_world(resumed_body, 2):
+        assert resumed == steady
+        assert len(set(resumed.values())) > 1
+
+
 REFUSED = {
     "ddp:grads=int4/32:adaptive_bits=1.5:min_numel=0": "raise the mean bits",
     "ddp:grads=int4/32:adaptive_bits=5:exact=*": "every parameter travels exactly",
