@@ -13,13 +13,15 @@ the layer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from thinwire.formats import WireFormat, parse_format
+from thinwire.planner.averaged import averaged_pieces
 from thinwire.planner.call import Call, CodecWork, Sent
 from thinwire.planner.group import Group
-from thinwire.planner.payload import Payloads, Piece, even_pieces, row_pieces, slot_payloads
+from thinwire.planner.payload import Payloads, Piece, row_pieces, slot_payloads
 from thinwire.planner.workload import DTYPE_BYTES, Layer, Parameter
 from thinwire.recipe import Recipe
 from thinwire.rules import FormatRule, with_other_bits
@@ -166,7 +168,8 @@ class LayerCalls:
             return (self._ring("all_reduce", group, unit_bytes, passes=2),)
         rule, whole = _priced_gradients(recipe), float(self.layer.numel)
 
-        first, second = self._even_pieces(rule)
+        named = zip(self._names, self.layer.parameters, self._exact, strict=True)
+        first, second = averaged_pieces(named, rule, group.size)
         if not second:
             return self._there_and_back(first, self._codec_work(rule), copied=whole)
         # a matrix becomes its left factor, which is averaged with all else, then its right one
@@ -207,27 +210,6 @@ class LayerCalls:
             work=work[1],
         )
         return reduce, gather
-
-    def _even_pieces(self, rule: FormatRule) -> tuple[list[Piece], list[Piece]]:
-        """What DDP's hook averages first, and after that: right factors of matrices."""
-        first, second = [], []
-        for name, parameter, is_exact in zip(
-            self._names, self.layer.parameters, self._exact, strict=True
-        ):
-            fmt = CASTS["fp32"] if is_exact else rule.format_of(name)
-            factors = fmt.factors_of(parameter.shape)
-            if factors is not None:
-                first.append(self._even_piece(factors.num_factors * factors.rows, CASTS["fp32"]))
-                second.append(
-                    self._even_piece(factors.num_factors * factors.columns, CASTS["fp32"])
-                )
-                continue
-            fmt = CASTS["fp32"] if fmt.family == "lowrank" else fmt
-            first.append(self._even_piece(parameter.numel, fmt))
-        return first, second
-
-    def _even_piece(self, numel: int, fmt: WireFormat) -> Piece:
-        return Piece(numel, even_pieces(numel, self._group.size, fmt.block or 1), fmt)
 
     def of_slot(self, group: Group, rank: int) -> LayerCalls:
         """The calls of what this rank holds of the layer, among ranks that hold the same.
@@ -412,12 +394,13 @@ def _priced_gradients(recipe: Recipe) -> FormatRule:
     """The formats that gradients are priced in.
 
     Adaptive bits differ by parameter, in a way that only measured gradients tell. All are priced in
-    the narrowest format that takes at least the mean, so that the bytes are at most those.
+    the narrowest format that takes at least the mean, or in the widest of all if it is an error
+    that they keep to, so that the bytes are at most those.
     """
     rule = recipe.grad_rule
-    if recipe.adaptive_bits is None:
+    if not recipe.adapts:
         return rule
     candidates = with_other_bits(rule.usual)
-    bits = recipe.adaptive_bits
+    bits = math.inf if recipe.adaptive_bits is None else recipe.adaptive_bits
     enough = (fmt for fmt in candidates if fmt.bits_per_element(fmt.block or 1) >= bits)
     return FormatRule(next(enough, candidates[-1]), rule.exceptions)

@@ -77,6 +77,9 @@ def held_states(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> Sta
         replica = recipe.resident_format.bits / 8 * kept * share + FP32_BYTES * share
     residual = _residual_bytes(recipe, _encoded_numel(group, recipe, whole, share))
     buckets = float(FP32_BYTES * whole) if recipe.stage == 0 and group.size > 1 else 0.0
+    if recipe.staleness and group.size > 1:
+        # reduced gradients until the next step; in stage 0 also their slots while they travel
+        buckets += FP32_BYTES * (2 * whole if recipe.stage == 0 else share)
     if recipe.local_steps > 1:
         # DiLoCo's anchor and its momentum; the pseudo-gradient takes the place of DDP's buckets
         moments += OUTER_COPIES * FP32_BYTES * whole

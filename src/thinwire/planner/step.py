@@ -133,7 +133,9 @@ class Step:
         seconds += self._setting.accumulate * self._calls_s(self._traffic.agreement)
         seconds += self._update_s + self._states_codec_s + self._between_stages_s
         seconds += self._overhead_s
-        return seconds + self.offload_s() + self.bubble_s()
+        seconds += self.offload_s() + self.bubble_s()
+        # nothing waits for a late reduction, yet all that a step sends has to fit into its time
+        return max(seconds, self.wire_s()) if self._recipe.staleness else seconds
 
     def drawn(self) -> MicroBatchTimeline:
         """The last micro-batch, every layer simulated."""
@@ -173,7 +175,8 @@ class Step:
         layer = traffic.layer
         calls = {"full": traffic.reduce, "partial": traffic.partial, "none": ()}[kind.reduction]
         gathers = traffic.forward if kind.gathers else ()
-        ahead, beside = self._overlap.ahead, self._overlap.reduce
+        ahead, late = self._overlap.ahead, self._recipe.staleness > 0
+        beside = late or self._overlap.reduce
         backward_inner, backward_outer = self._split(traffic.backward)
         reduce_inner, reduce_outer = self._split(calls)
         read_s = self._read_s(traffic)
@@ -189,8 +192,8 @@ class Step:
             gather_forward_s=self._on_wire_s(gathers, by_thread=ahead),
             gather_backward_s=self._calls_s(backward_outer),
             inner_gather_backward_s=self._calls_s(backward_inner),
-            inner_reduce_s=self._calls_s(reduce_inner),
-            reduce_s=self._on_wire_s(reduce_outer, by_thread=beside),
+            inner_reduce_s=0.0 if late else self._calls_s(reduce_inner),
+            reduce_s=0.0 if late else self._on_wire_s(reduce_outer, by_thread=beside),
         )
 
     def _split(self, calls: tuple[Call, ...]) -> tuple[tuple[Call, ...], tuple[Call, ...]]:
