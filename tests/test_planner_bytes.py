@@ -124,6 +124,9 @@ def test_adaptive_bits_are_priced_as_the_narrowest_format_that_takes_the_mean() 
     for bits, fmt in ((5.0, "int4/32"), (5.1, "int5/32"), (6.0, "int5/32"), (12.0, "int8/32")):
         fixed = parse_recipe(f"zero3:grads={fmt}:grads_for=*head*>bf16")
         assert sent_by(setting, parse_recipe(f"{adaptive}{bits}"), 0) == sent_by(setting, fixed, 0)
+    within_error = parse_recipe("zero3:grads=int4/32:adaptive_error=0.01")
+    widest = parse_recipe("zero3:grads=int8/32")
+    assert sent_by(setting, within_error, 0) == sent_by(setting, widest, 0)
 
 
 def test_traffic_of_the_zero_paper() -> None:

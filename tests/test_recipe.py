@@ -181,6 +181,10 @@ def test_exact_parameters(name: str, shape: tuple[int, ...], exact: bool) -> Non
         ({"adaptive_every": 10}, "adaptive_bits=4.5"),
         ({"adaptive_bits": 4.5, "adaptive_every": 0}, "adaptive_every"),
         ({"adaptive_bits": 4.5, "grads": "topk=0.1"}, "grads=topk=0.1"),
+        ({"adaptive_error": 0.0, "grads": "int4/128"}, "adaptive_error"),
+        ({"adaptive_error": 1, "grads": "int4/128"}, "adaptive_error"),
+        ({"adaptive_error": 0.1, "grads": "bf16"}, "grads=bf16"),
+        ({"adaptive_error": 0.1, "adaptive_bits": 5, "grads": "int4"}, "leave one of them out"),
     ],
 )
 def test_an_impossible_field_is_named(fields: dict[str, Any], named: str) -> None:

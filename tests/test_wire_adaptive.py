@@ -12,6 +12,7 @@ from thinwire.errors import ConfigError, StateError
 from thinwire.formats import parse_format
 from thinwire.wire import Key, decode, encode
 from thinwire.wire.adaptive import AdaptiveFormats, squared_error
+from thinwire.wire.budget import ByteBudget, ErrorBudget
 
 CANDIDATES = [parse_format(text) for text in ("int2/32", "int4/32", "int6/32", "int8/32")]
 
@@ -28,7 +29,9 @@ def _layers() -> dict[str, Tensor]:
 
 def _formats(mean_bits: float = 5.0) -> AdaptiveFormats:
     return AdaptiveFormats(
-        {name: [layer.numel()] for name, layer in _layers().items()}, CANDIDATES, mean_bits
+        {name: [layer.numel()] for name, layer in _layers().items()},
+        CANDIDATES,
+        ByteBudget(mean_bits),
     )
 
 
@@ -51,7 +54,7 @@ def test_the_loss_is_what_decoding_shows() -> None:
 def test_before_the_first_choice_all_travel_alike_within_the_budget() -> None:
     formats = _formats(mean_bits=5.0)
     assert {str(formats.format_of(name)) for name in formats.names} == {"int4/32"}
-    assert formats.wire_bytes <= formats.budget_bytes
+    assert formats.wire_bytes <= 5.0 / 8 * 12000
 
 
 def test_bits_go_where_they_are_missed() -> None:
@@ -59,7 +62,7 @@ def test_bits_go_where_they_are_missed() -> None:
     formats.choose(formats.losses())
     bits = {name: formats.format_of(name).bits for name in formats.names}
     assert bits == {"loud": 6, "plain": 4, "quiet": 2}
-    assert formats.wire_bytes <= formats.budget_bytes
+    assert formats.wire_bytes <= 5.0 / 8 * 12000
 
 
 def test_the_total_loss_is_not_larger_than_that_of_one_format_for_all() -> None:
@@ -97,15 +100,15 @@ def test_a_gradient_that_is_not_finite_says_nothing_about_formats() -> None:
 
 def test_what_cannot_be_chosen_from_is_refused() -> None:
     with pytest.raises(ConfigError, match="were given int4/128: offer for example"):
-        AdaptiveFormats({"a": [10]}, [parse_format("int4")], 5.0)
+        AdaptiveFormats({"a": [10]}, [parse_format("int4")], ByteBudget(5.0))
     with pytest.raises(ConfigError, match="were given none"):
-        AdaptiveFormats({"a": [10]}, [], 5.0)
+        AdaptiveFormats({"a": [10]}, [], ByteBudget(5.0))
     with pytest.raises(ConfigError, match="raise the mean bits, or offer a smaller format"):
-        AdaptiveFormats({"a": [1000]}, CANDIDATES, 1.0)
+        AdaptiveFormats({"a": [1000]}, CANDIDATES, ByteBudget(1.0))
     with pytest.raises(StateError, match="'b' is not among the 1 whose formats adapt"):
-        AdaptiveFormats({"a": [1000]}, CANDIDATES, 8.0).format_of("b")
-    with pytest.raises(StateError, match=r"have shape \(2, 4\), and \(3, 4\) are needed"):
-        _formats().choose(torch.zeros(2, 4))
+        AdaptiveFormats({"a": [1000]}, CANDIDATES, ByteBudget(8.0)).format_of("b")
+    with pytest.raises(StateError, match=r"have shape \(2, 5\), and \(3, 5\) are needed"):
+        _formats().choose(torch.zeros(2, 5))
     with pytest.raises(StateError, match="3 formats among int2/32, int4/32"):
         _formats().take([CANDIDATES[0]])
 
@@ -121,6 +124,34 @@ def test_a_choice_can_be_taken_again() -> None:
 
 def test_parts_are_counted_with_their_own_ragged_blocks() -> None:
     parts = {"a": [33, 33, 34], "b": [5, 0, 0]}
-    formats = AdaptiveFormats(parts, CANDIDATES, 16.0)
+    formats = AdaptiveFormats(parts, CANDIDATES, ByteBudget(16.0))
     total = sum(CANDIDATES[-1].wire_bytes(numel) for numel in (33, 33, 34, 5, 0, 0))
-    assert formats.wire_bytes == total <= formats.budget_bytes
+    assert formats.wire_bytes == total <= 16.0 / 8 * 105
+
+
+@pytest.mark.parametrize("relative", [0.3, 0.05, 0.01])
+def test_an_error_is_kept_to_in_fewer_bytes_than_one_format_for_all_takes(relative: float) -> None:
+    layers = _layers()
+    parts = {name: [layer.numel()] for name, layer in layers.items()}
+    formats = AdaptiveFormats(parts, CANDIDATES, ErrorBudget(relative))
+    assert {str(formats.format_of(name)) for name in parts} == {"int8/32"}  # nothing is known yet
+    formats.choose(_observed(formats).losses())
+    lost = sum(
+        squared_error(layer, formats.format_of(name), Key()) for name, layer in layers.items()
+    )
+    square = sum(float(layer.double().square().sum()) for layer in layers.values())
+    assert lost <= relative**2 * square
+    enough = [
+        fmt
+        for fmt in CANDIDATES
+        if sum(squared_error(x, fmt, Key()) for x in layers.values()) <= relative**2 * square
+    ]
+    assert formats.wire_bytes < sum(enough[0].wire_bytes(x.numel()) for x in layers.values())
+
+
+def test_an_error_that_no_format_keeps_to_is_told_and_the_least_one_taken() -> None:
+    parts = {name: [layer.numel()] for name, layer in _layers().items()}
+    formats = _observed(AdaptiveFormats(parts, CANDIDATES, ErrorBudget(1e-5)))
+    with pytest.warns(UserWarning, match="give grads smaller blocks"):
+        formats.choose(formats.losses())
+    assert {str(formats.format_of(name)) for name in parts} == {"int8/32"}

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from thinwire.errors import ConfigError
-from thinwire.recipe import RULE_FIELDS, Recipe
+from thinwire.recipe import Recipe
+from thinwire.validity import RULE_FIELDS
 
 __all__ = [
     "ddp",
@@ -131,9 +132,9 @@ def sdp4bit(**fields: Any) -> Recipe:
 
 
 def thin(**fields: Any) -> Recipe:
-    """The project's own best: int4 deltas into a bf16 replica; gradients int8, then int4."""
+    """The project's own best: int3 deltas into a bf16 replica; gradients int8, then int4."""
     defaults = {
-        "weights": "int4/128+bf16scale",
+        "weights": "int3/128+bf16scale",
         "replica": "rank/bf16",
         "grads_within": "int8/128",
         "grads": "int4/128+bf16scale",

@@ -1,6 +1,6 @@
 """Gradients' numbers of bits, chosen anew every so many steps from what gradients look like.
 
-    step 1     the widest format that keeps to the mean, for all; observe
+    step 1     the widest format that keeps to the budget, for all; observe
     step 2     chosen formats
      ...
     step K     chosen formats; observe
@@ -27,6 +27,7 @@ from thinwire.errors import ConfigError, StateError
 from thinwire.recipe import Recipe
 from thinwire.rules import ChosenFormats, with_other_bits
 from thinwire.wire.adaptive import AdaptiveFormats
+from thinwire.wire.budget import Budget, ByteBudget, ErrorBudget
 from thinwire.wire.key import Key
 
 __all__ = ["Adaptation"]
@@ -45,13 +46,12 @@ class Adaptation:
         ledger: where the formats are entered.
 
     Raises:
-        ConfigError: even the narrowest candidate takes more than the mean, or nothing adapts.
+        ConfigError: even the narrowest candidate takes too many bytes, or nothing adapts.
     """
 
     def __init__(
         self, recipe: Recipe, pieces: Iterable[Piece], peers: Peers, ledger: Ledger
     ) -> None:
-        assert recipe.adaptive_bits is not None  # whoever adapts was asked to
         self._rule = recipe.grad_rule
         self._first, self._every = max(1, recipe.warmup_steps), recipe.adaptive_every
         self._seed, self._peers, self._ledger = recipe.seed, peers, ledger
@@ -62,12 +62,12 @@ class Adaptation:
         }
         if not parts:
             raise ConfigError(
-                f"recipe {recipe.name}: adaptive_bits={recipe.adaptive_bits} has no effect, for "
-                "every parameter travels exactly or in a format of its own; leave adaptive_bits "
-                "out, or change exact, min_numel or grads_for"
+                f"recipe {recipe.name}: adaptive_bits and adaptive_error have no effect, for every "
+                "parameter travels exactly or in a format of its own; leave them out, or change "
+                "exact, min_numel or grads_for"
             )
         candidates = with_other_bits(self._rule.usual)
-        self._adaptive = AdaptiveFormats(parts, candidates, recipe.adaptive_bits)
+        self._adaptive = AdaptiveFormats(parts, candidates, _budget(recipe))
         self.formats = self._present()
 
     def observe(self, gradients: Iterable[tuple[str, Tensor]], num_steps: int) -> None:
@@ -136,3 +136,10 @@ class Adaptation:
         chosen = {name: self._adaptive.format_of(name) for name in self._adaptive.names}
         self._ledger.enter_formats({name: str(fmt) for name, fmt in chosen.items()})
         return ChosenFormats(chosen, self._rule)
+
+
+def _budget(recipe: Recipe) -> Budget:
+    if recipe.adaptive_bits is not None:
+        return ByteBudget(recipe.adaptive_bits)
+    assert recipe.adaptive_error is not None  # whoever adapts was asked to
+    return ErrorBudget(recipe.adaptive_error)

@@ -28,7 +28,7 @@ def compile_in_turn(recipe: Recipe, topology: Topology) -> None:
     rules = (recipe.weight_rule, recipe.grad_rule, recipe.grad_rule_within)
     # a single element, as is prepared, is a matrix too
     formats = [fmt.for_shape((1, 1)) for rule in rules if rule is not None for fmt in rule.formats]
-    if recipe.adaptive_bits is not None:
+    if recipe.adapts:
         formats += with_other_bits(recipe.grad_format)
     if recipe.feedback:
         formats.append(parse_format(recipe.residual))

@@ -88,14 +88,14 @@ def _check_losses(recipe: Recipe) -> None:
 
 def _check_adaptive(recipe: Recipe) -> None:
     """Raise where gradients are not observed at every step, or not in the format that adapts."""
-    if recipe.adaptive_bits is None:
+    if not recipe.adapts:
         return
     for field, default in (("local_steps", 1), ("hybrid", False)):
         value = getattr(recipe, field)
         if value != default:
             raise ConfigError(
-                f"recipe {recipe.name}: adaptive_bits={recipe.adaptive_bits} and {field}={value} "
-                f"cannot be combined yet; leave {field} at {default}, or adaptive_bits out"
+                f"recipe {recipe.name}: adaptive_bits and adaptive_error cannot be combined with "
+                f"{field}={value}; leave {field} at {default}, or bits as they are"
             )
 
 

@@ -1,4 +1,4 @@
-"""Formats chosen layer by layer from what each would lose, within a mean number of bits.
+"""Formats chosen layer by layer from what each would lose, within a budget of bytes or of error.
 
     every so many steps:
         for each parameter:  observe(name, values)      what would every candidate lose?
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from thinwire.errors import ConfigError, StateError
 from thinwire.formats import WireFormat
-from thinwire.wire.allocation import cheapest_choices
+from thinwire.wire.budget import Budget
 from thinwire.wire.key import Key
 from thinwire.wire.registry import codec_for
 
@@ -44,26 +44,25 @@ def squared_error(values: Tensor, fmt: WireFormat, key: Key) -> float:
 
 
 class AdaptiveFormats:
-    """The format of every parameter, chosen among candidates to lose least in total.
+    """The format of every parameter, chosen among candidates within a budget.
 
-    Until the first choice, every parameter travels in the widest candidate that keeps to the mean.
+    Until the first choice, every parameter travels in the same candidate, which the budget picks.
     The choice depends on the summed losses alone, so that every rank makes the same one.
 
     Args:
         parts: the numbers of elements of the parts in which every parameter travels, by name.
         candidates: formats to choose from; at least two, which differ in bytes.
-        mean_bits: bits per element on the wire, scales included, that all parameters together may
-            take on average.
+        budget: what the choice keeps to.
 
     Raises:
-        ConfigError: there is nothing to choose from, or even the smallest candidate takes more.
+        ConfigError: there is nothing to choose from, or no candidate keeps to the budget.
     """
 
     def __init__(
         self,
         parts: Mapping[str, Sequence[int]],
         candidates: Sequence[WireFormat],
-        mean_bits: float,
+        budget: Budget,
     ) -> None:
         if len(set(candidates)) != len(candidates) or len(candidates) < 2:
             raise ConfigError(
@@ -71,14 +70,16 @@ class AdaptiveFormats:
                 f"{', '.join(map(str, candidates)) or 'none'}: offer for example int2, int4, int8"
             )
         self.candidates = tuple(candidates)
-        self.budget_bytes = int(mean_bits * sum(sum(numels) for numels in parts.values()) / 8)
+        self.numel = sum(sum(numels) for numels in parts.values())
+        self._budget = budget
         self._rows = {name: row for row, name in enumerate(sorted(parts))}
         self._bytes = [
             [sum(map(fmt.wire_bytes, parts[name])) for fmt in self.candidates]
             for name in self._rows
         ]
-        self._losses = torch.zeros(len(self._rows), len(self.candidates), dtype=torch.float64)
-        self._choices = [self._widest()] * len(self._rows)
+        # the last column is the sum of squares of what was observed
+        self._losses = torch.zeros(len(self._rows), len(self.candidates) + 1, dtype=torch.float64)
+        self._choices = [budget.first_choice(self._bytes, self.numel)] * len(self._rows)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -87,7 +88,7 @@ class AdaptiveFormats:
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes that all parameters take in their present formats; at most ``budget_bytes``."""
+        """Bytes that all parameters take in their present formats."""
         pairs = zip(self._bytes, self._choices, strict=True)
         return sum(sizes[choice] for sizes, choice in pairs)
 
@@ -101,14 +102,17 @@ class AdaptiveFormats:
         A part that is not finite says nothing about formats and is left out.
         """
         row = self._row(name)
-        losses = torch.tensor([squared_error(values, fmt, key) for fmt in self.candidates])
+        errors = [squared_error(values, fmt, key) for fmt in self.candidates]
+        square = float(values.float().square().sum(dtype=torch.float64))
+        losses = torch.tensor([*errors, square], dtype=torch.float64)
         if losses.isfinite().all():
             self._losses[row] += losses
 
     def losses(self) -> Tensor:
-        """What was observed since the last choice: float64, [parameters, candidates].
+        """What was observed since the last choice: float64, [parameters, candidates + 1].
 
-        Sum it over all ranks, then `choose`.
+        Squared errors, and in the last column the squares of the values themselves. Sum it over all
+        ranks, then `choose`.
         """
         return self._losses.clone()
 
@@ -123,7 +127,8 @@ class AdaptiveFormats:
                 f"losses have shape {tuple(losses.shape)}, and {tuple(self._losses.shape)} are "
                 "needed: pass the sum over ranks of what losses() returned"
             )
-        self._choices = cheapest_choices(losses.tolist(), self._bytes, self.budget_bytes)
+        errors, square = losses[:, :-1].tolist(), float(losses[:, -1].sum())
+        self._choices = self._budget.choose(errors, self._bytes, self.numel, square)
         self.forget()
 
     def forget(self) -> None:
@@ -145,18 +150,6 @@ class AdaptiveFormats:
                 f"needed, not {', '.join(map(str, formats))}: take those of the same parameters"
             )
         self._choices = [self.candidates.index(fmt) for fmt in formats]
-
-    def _widest(self) -> int:
-        """The candidate of most bytes in which all parameters may travel."""
-        totals = [sum(sizes) for sizes in zip(*self._bytes, strict=True)]
-        fitting = [total for total in totals if total <= self.budget_bytes]
-        if not fitting:
-            raise ConfigError(
-                f"adaptive bits: all parameters together may take {self.budget_bytes} bytes, and "
-                f"take {min(totals)} in the smallest of {', '.join(map(str, self.candidates))}: "
-                "raise the mean bits, or offer a smaller format"
-            )
-        return totals.index(max(fitting))
 
     def _row(self, name: str) -> int:
         row = self._rows.get(name)
