@@ -103,11 +103,11 @@ class Compression:
             pieces: how every parameter is dealt out, in the recipe's format.
             peers: the ranks that reduce gradients together.
         """
-        if self.recipe.adaptive_bits is None:
+        if not self.recipe.adapts:
             return
         if self.recipe.grads_within is not None and len(set(peers.hosts)) == 1:
             raise ConfigError(
-                f"recipe {self.recipe.name}: adaptive_bits={self.recipe.adaptive_bits} chooses the "
+                f"recipe {self.recipe.name}: adaptive_bits and adaptive_error choose the "
                 "formats of what crosses hosts, and all ranks are on one host, where "
                 f"grads_within={self.recipe.grads_within} is the format; leave grads_within out"
             )
