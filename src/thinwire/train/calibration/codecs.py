@@ -22,6 +22,7 @@ FORMATS = (
     "e4m3/128",
     "int8/256",
     "int4/128+bf16scale",
+    "int3/128+bf16scale",
     "int8/256+stochastic",
     "int8/256+shift",
     "int4/128+hadamard",
