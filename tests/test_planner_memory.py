@@ -50,6 +50,10 @@ RUNS = {
         Run("gpt:4x256x4", 64, "ddp", micro_batch=2),
         Run("gpt:4x256x4", 64, "qsdp", micro_batch=2),
         Run("gpt:3x256x4", 64, "qsdp", micro_batch=2, accumulate=2),
+        Run("gpt:4x256x4", 16, "zero1:compute=fp32", accumulate=3),
+        Run("gpt:3x256x4", 128, "zero1", micro_batch=4, accumulate=2),
+        Run("gpt:4x256x4", 16, "thin:stage=1", accumulate=2),
+        Run("gpt:4x256x4", 16, "qsdp:accumulate=keep", accumulate=3),
     ),
     (3, 1): (Run("gpt:3x250x5", 64, "zero3:compute=fp32", micro_batch=2),),
     (4, 1): (
@@ -57,7 +61,12 @@ RUNS = {
         Run("gpt:4x256x4", 16, "qsdp"),
         Run("gpt:4x256x4", 16, "thin"),
     ),
-    (2, 2): (Run("gpt:4x256x4", 16, "hpz"), Run("gpt:4x256x4", 16, "zeropp")),
+    (2, 2): (
+        Run("gpt:4x256x4", 16, "hpz"),
+        Run("gpt:4x256x4", 16, "zeropp"),
+        Run("gpt:4x256x4", 16, "hsdp"),
+        Run("gpt:4x256x4", 64, "hsdp:grads=int4/64:grads_within=int8/64:feedback=true"),
+    ),
 }
 
 
@@ -79,9 +88,10 @@ def _peak(run: Run) -> int:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
-        for _ in range(run.accumulate):
+        for micro in range(run.accumulate):
             tokens = torch.randint(0, 256, (run.micro_batch, run.seq + 1))
-            torch.autograd.backward(next_token_loss(model, tokens))
+            with tw.accumulate(model, is_last=micro == run.accumulate - 1):
+                torch.autograd.backward(next_token_loss(model, tokens))
         optimizer.step()
         optimizer.zero_grad()
 

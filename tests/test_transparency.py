@@ -23,7 +23,7 @@ def stock_model(recipe: tw.Recipe, ranks_per_host: int) -> nn.Module:
         return DistributedDataParallel(model)
     dtype = torch.bfloat16 if recipe.compute == "bf16" else torch.float32
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype)
-    reshard: bool | int | None = False if recipe.stage == 2 else None
+    reshard: bool | int | None = False if recipe.stage < 3 else None
     if recipe.replica == "host":
         reshard = ranks_per_host
     for module in (*model.blocks, model):
@@ -42,7 +42,16 @@ def losses_body(
 
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
-    "recipe", ["ddp", "zero2", "zero3", "zero2:compute=fp32", "zero3:compute=fp32"]
+    "recipe",
+    [
+        "ddp",
+        "zero1",
+        "zero2",
+        "zero3",
+        "zero1:compute=fp32",
+        "zero2:compute=fp32",
+        "zero3:compute=fp32",
+    ],
 )
 def test_an_uncompressed_recipe_is_stock_to_the_bit(recipe: str, size: int) -> None:
     for stock, ours in run_world(losses_body, size, recipe, 1):
@@ -62,20 +71,25 @@ def test_hpz_on_and_off_agree_to_the_bit() -> None:
 
 
 def all_stages_body(rank: int, size: int) -> list[list[float]]:
-    texts = ("ddp", "zero2:compute=fp32", "zero3:compute=fp32")
+    stages = ("zero1", "zero2", "zero3", "zero3:hybrid=true")
+    texts = ("ddp", *(f"{name}:compute=fp32" for name in stages))
     return [train(tw.shard(make_model(), parse_recipe(text)), rank, STEPS) for text in texts]
 
 
 def test_all_stages_train_alike() -> None:
-    for ddp, zero2, zero3 in run_world(all_stages_body, 3):
-        assert zero2 == zero3
-        # DDP sums in another order; losses of about 4 agree to 1e-6 relative after 20 steps
+    for ddp, zero1, zero2, zero3, hybrid in run_world(all_stages_body, 3):
+        assert zero1 == zero2 == zero3
+        # DDP, and the average over hosts, sum in another order; losses of about 4 agree to 1e-6
+        # relative after 20 steps
         assert ddp == pytest.approx(zero3, rel=1e-6)
+        assert hybrid == pytest.approx(zero3, rel=1e-6)
 
 
 COMPRESSED = [
     "thin:compute=fp32:min_numel=0",
     "thin:min_numel=0",
+    "thin:min_numel=0:stage=1",
+    "hsdp:min_numel=0",
     "sdp4bit:min_numel=0",
     "zeropp:compute=fp32:min_numel=0",
     "zeropp:min_numel=0",

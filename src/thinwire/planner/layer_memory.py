@@ -26,6 +26,8 @@ class LayerMemory:
         flat_forward: the flat buffer of the gather before forward.
         flat_backward: the flat buffer of the gather before backward.
         gradients: before reduction.
+        kept_gradients: of earlier micro-batches, whole, in the dtype of the reduction.
+        added_gradients: of this micro-batch, on their way into kept ones.
         reduction: the flat buffer of the reduction.
         reduce_payloads: sent and received while it is reduced.
         gather_payloads: sent and received while it is gathered.
@@ -39,6 +41,8 @@ class LayerMemory:
     flat_forward: float
     flat_backward: float
     gradients: float
+    kept_gradients: float
+    added_gradients: float
     reduction: float
     reduce_payloads: float
     gather_payloads: float
@@ -64,13 +68,19 @@ def layer_memory(
     group, width = setting.sharing(recipe), DTYPE_BYTES[recipe.compute]
     whole = width * group.size * slot
     reduce_dtype = recipe.grads if recipe.is_uncompressed else "fp32"
-    reduction = float(DTYPE_BYTES[reduce_dtype] * group.size * slot)
+    reduce_width = DTYPE_BYTES[reduce_dtype]
+    reduction = float(reduce_width * group.size * slot)
+    # autograd adds one parameter's gradient at a time, FSDP2 all of a layer where dtypes differ
+    widest = max((parameter.numel for parameter in layer.parameters), default=0)
+    added = width * (widest if reduce_width == width else layer.numel)
     return LayerMemory(
         count=layer.count,
         gathered=float(whole),
         flat_forward=float(whole) if traffic.gathers_in_forward else 0.0,
         flat_backward=float(whole) if traffic.gathers_in_backward else 0.0,
         gradients=float(width * layer.numel),
+        kept_gradients=float(reduce_width * layer.numel),
+        added_gradients=float(added),
         reduction=reduction,
         reduce_payloads=max((call.payload_bytes for call in traffic.reduce), default=0.0),
         gather_payloads=max((call.payload_bytes for call in traffic.forward), default=0.0),
@@ -103,6 +113,8 @@ def _replicated(
         flat_forward=0.0,
         flat_backward=0.0,
         gradients=0.0,
+        kept_gradients=0.0,
+        added_gradients=0.0,
         reduction=reduction,
         reduce_payloads=payloads,
         gather_payloads=0.0,

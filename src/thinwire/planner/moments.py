@@ -11,6 +11,9 @@ of a layer, R the flat buffer of its reduction, S the rank's share of them, P a 
     reduction, layer i     R + A of the layer below + S of those above, and first G, then S and P
     update                 all S
 
+Where gradients are kept whole from micro-batch to micro-batch, K of a layer, the last micro-batch
+counts: until its reduction a layer has K instead of G, and so have those below it.
+
 These follow FSDP2 of torch 2.13, where the flat buffer of a gather lives until the next one is
 copied out, and that of a reduction until the next reduction. Rank 0 holds the longest shards, so it
 is the worst rank.
@@ -44,6 +47,8 @@ NO_ROOT = LayerMemory(
     flat_forward=0.0,
     flat_backward=0.0,
     gradients=0.0,
+    kept_gradients=0.0,
+    added_gradients=0.0,
     reduction=0.0,
     reduce_payloads=0.0,
     gather_payloads=0.0,
@@ -83,6 +88,8 @@ def predict_memory(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> 
     )
     if not runs:  # a model without blocks is one unit, gathered as a whole
         root, runs = NO_ROOT, (root,)
+    # DDP's gradients are whole anyway
+    keeps = recipe.accumulate == "keep" and setting.accumulate > 1 and recipe.stage > 0
     stack = _Stack(
         root=root,
         runs=runs,
@@ -91,8 +98,9 @@ def predict_memory(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> 
         in_flight=setting.in_flight,
         stays_gathered=recipe.stage < 3
         or (recipe.replica == "host" and setting.group.per_host == 1),
-        keeps_gradients=recipe.accumulate == "keep" and setting.accumulate > 1,
-        adds_gradients=setting.accumulate > 1,
+        gathers_once=keeps and recipe.stage < 3,
+        keeps_gradients=keeps,
+        adds_gradients=setting.accumulate > 1 and not keeps,
     )
     worst = max(stack.moments(), key=lambda moment: moment.total)
     states = held_states(setting, recipe, traffic)
@@ -133,6 +141,7 @@ class _Stack:
         logits: activations kept by what comes after them.
         in_flight: micro-batches whose activations are kept at once, in a pipeline.
         stays_gathered: whether a layer's parameters stay whole from forward to backward.
+        gathers_once: whether all of it stays whole from micro-batch to micro-batch.
         keeps_gradients: whether unreduced gradients stay from micro-batch to micro-batch.
         adds_gradients: whether reduced ones do.
     """
@@ -143,6 +152,7 @@ class _Stack:
     logits: float
     in_flight: float
     stays_gathered: bool
+    gathers_once: bool
     keeps_gradients: bool
     adds_gradients: bool
 
@@ -168,9 +178,9 @@ class _Stack:
         buffers += last.gather_payloads
         activations = self._kept() + self.stem + last.activations.passing
         secondary = self.total(lambda layer: layer.secondary)
-        return _Moment(
-            "forward of the last layer", activations, buffers, self._earlier(), secondary
-        )
+        # what is gathered once a step is gathered before there are gradients
+        earlier = 0.0 if self.gathers_once else self._earlier()
+        return _Moment("forward of the last layer", activations, buffers, earlier, secondary)
 
     def _loss(self) -> _Moment:
         buffers = self.root.gathered
@@ -199,10 +209,13 @@ class _Stack:
         waiting = buffers + run.gathered + (above.reduction if above else 0.0)
         yield _Moment("start of a backward", kept + working, waiting + fetching, reduced, hosted)
         kept += run.activations.passing  # the gradient of the layer's input
-        yield _Moment("end of a backward", kept, waiting + run.gradients, reduced, hosted)
+        fresh = run.added_gradients if self.keeps_gradients else run.gradients
+        yield _Moment("end of a backward", kept, waiting + fresh, reduced, hosted)
         buffers += run.reduction
-        yield _Moment("before a reduction", kept, buffers + run.gradients, reduced, hosted)
+        unreduced = 0.0 if self.keeps_gradients else run.gradients
+        yield _Moment("before a reduction", kept, buffers + unreduced, reduced, hosted)
         reduced += 0.0 if self.adds_gradients else run.share
+        reduced -= run.kept_gradients if self.keeps_gradients else 0.0
         buffers += run.reduce_payloads + (run.share if self.adds_gradients else 0.0)
         yield _Moment("reduction", kept, buffers, reduced, hosted)
 
@@ -237,12 +250,16 @@ class _Stack:
     def _earlier(self) -> float:
         """Gradients of earlier micro-batches."""
         if self.keeps_gradients:
-            return self.total(lambda layer: layer.gradients) + self.root.gradients
+            return self.total(lambda layer: layer.kept_gradients) + self.root.kept_gradients
         return self._all_gradients() if self.adds_gradients else 0.0
 
     def _reduced_above(self, index: int, position: int) -> float:
-        """Reduced gradients once the layers above are done."""
+        """Reduced gradients once the layers above are done, and kept ones that are not reduced."""
         if self.adds_gradients:
             return self._earlier()
         through = self._below(lambda layer: layer.share, index, position + 1)
-        return self.total(lambda layer: layer.share) - through
+        reduced = self.total(lambda layer: layer.share) - through
+        if self.keeps_gradients:
+            reduced += self._below(lambda layer: layer.kept_gradients, index, position + 1)
+            reduced += self.root.kept_gradients
+        return reduced

@@ -8,7 +8,6 @@ from thinwire.planner.activations import ActivationPlan, layer_activations
 from thinwire.planner.group import Parallelism
 from thinwire.planner.hardware import Cluster
 from thinwire.planner.hardware_file import load_backend, load_device, load_host, load_link
-from thinwire.planner.layer_calls import LayerCalls
 from thinwire.planner.models.gpt import GPTShape, gpt_workload
 from thinwire.planner.offload import offload_bytes
 from thinwire.planner.prediction import predict
@@ -133,21 +132,20 @@ def _traffic() -> Group:
 
 
 def _hybrid_sharding(hosts: int, per_host: int) -> Row:
-    """Shards within a host, reduced across: 2M (W-1) / (G W) (arXiv 2304.11277, section 3.2.2)."""
-    layer = _one_rank_a_host(hosts).layers()[0]
-    shares = tuple(
-        dataclasses.replace(parameter, shape=(parameter.numel // per_host,), split=None)
-        for parameter in layer.parameters
-    )
-    across = Parallelism().data_group(_one_rank_a_host(hosts).cluster)
-    recipe = parse_recipe("ddp")
-    calls = LayerCalls(dataclasses.replace(layer, parameters=shares), recipe, across, 0, 1)
-    (call,) = calls.all_reduce()
-    world, layer_bytes = hosts * per_host, 4 * layer.numel
+    """Shards within a host, reduced across: 2M (W-1) / (G W) (arXiv 2304.11277, section 3.2.2).
+
+    The paper's (W-1)/W stands for the ring's share; with H hosts in the ring it is (H-1)/H.
+    """
+    setting = _one_rank_a_host(hosts)
+    cluster = dataclasses.replace(setting.cluster, ranks_per_host=per_host)
+    setting = dataclasses.replace(setting, cluster=cluster)
+    layer_bytes = 2 * sum(run.count * run.numel for run in setting.layers())
+    sent = predict(setting, parse_recipe("zero3:hybrid=true")).sent.across_bytes
+    world = hosts * per_host
     return Row(
         name="FSDP, hybrid: 2M / G",
         published=2 / per_host * (world - 1) / world,
-        predicted=call.sent.across_bytes / layer_bytes,
+        predicted=sent / layer_bytes,
     )
 
 
