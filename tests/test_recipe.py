@@ -164,6 +164,9 @@ def test_exact_parameters(name: str, shape: tuple[int, ...], exact: bool) -> Non
         ({"stage": 0, "compute": "fp32", "weights_for": (("*", "int8"),)}, "stage=3"),
         ({"stage": 0, "compute": "fp32", "hybrid": True}, "stage=2"),
         ({"stage": 1, "hybrid": True}, "stage=2"),
+        ({"hybrid": True, "replica": "rank/bf16"}, "leave one of them out"),
+        ({"stage": 1}, "accumulate=keep"),
+        ({"stage": 1, "accumulate": "within"}, "stage=2"),
         ({"hybrid": 1}, "hybrid"),
         ({"warmup_steps": -1}, "warmup_steps"),
         ({"staleness": 2}, "staleness"),
@@ -228,3 +231,10 @@ def test_a_bad_file_is_named_in_the_error(content: bytes, tmp_path: Path) -> Non
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"bad\.toml"):
         parse_recipe(str(path))
+
+
+def test_stage_1_means_that_gradients_are_kept() -> None:
+    for text in ("zero1", "thin:stage=1", "zero1:accumulate=keep"):
+        assert parse_recipe(text).accumulate == "keep"
+    with pytest.raises(ConfigError, match="accumulate=keep"):
+        parse_recipe("zero1:accumulate=sync")

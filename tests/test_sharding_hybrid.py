@@ -182,7 +182,7 @@ def test_micro_batches_add_up() -> None:
 def own_mesh_body(rank: int, size: int) -> None:
     """`compress` takes a model that was sharded within the host by somebody else."""
     groups = [[0, 1], [2, 3]]
-    group, _ = dist.new_subgroups_by_enumeration(groups)
+    group, _ = dist.new_subgroups_by_enumeration(groups)  # type: ignore[no-untyped-call]
     assert isinstance(group, dist.ProcessGroup)
     model = wrap(make_model(), DeviceMesh.from_group(group, "cpu"))
     tw.compress(model, parse_recipe(INT8))

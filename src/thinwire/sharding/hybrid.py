@@ -199,7 +199,7 @@ def plug_in_averages(units: list[Unit], compression: Compression) -> dict[str, C
     if compression.recipe.is_uncompressed:
         # the backend's own all-reduce needs a group; what we send ourselves does not
         places = [list(range(place, topology.size, per_host)) for place in range(per_host)]
-        group, _ = dist.new_subgroups_by_enumeration(places)
+        group, _ = dist.new_subgroups_by_enumeration(places)  # type: ignore[no-untyped-call]
         assert group is not None  # every rank has its place
         across = topology.peers(group)
         for unit in units:
