@@ -67,6 +67,8 @@ class Compression:
         counters: of steps, and of what random numbers are keyed by; equal on all ranks.
         adaptation: chooses the formats of gradients, if the recipe lets their bits adapt.
         late: the gradients that wait for the next step, if the recipe lets them be late.
+        stays_within: whether gradients stay within the host, since the micro-batch under way is not
+            the last of its step.
         stores: what else goes into a checkpoint, by name. Nothing in there may keep the model
             alive.
     """
@@ -82,19 +84,20 @@ class Compression:
     counters: Counters = field(default_factory=Counters)
     adaptation: Adaptation | None = None
     late: LateGradients | None = field(init=False)
+    stays_within: bool = False
     stores: dict[str, Store] = field(default_factory=dict)
+    _rule: FormatRule = field(init=False)
+    _rule_within: FormatRule | None = field(init=False)
     _pending: list[Ticket] = field(default_factory=list)
     _watched_pass: int = -1
 
     def __post_init__(self) -> None:
         """Make what the recipe describes; residuals are the model's own."""
         self.weight_formats = self.recipe.weight_rule
-        self.grad_formats = self.recipe.grad_rule
-        self.grad_formats_within = self.recipe.grad_rule_within
+        self._rule, self._rule_within = self.recipe.grad_rule, self.recipe.grad_rule_within
+        self.choose_formats()
         self.feedback = Residuals(_policy(self.recipe)) if self.recipe.feedback else NO_FEEDBACK
         self.late = LateGradients() if self.recipe.staleness else None
-        if self.recipe.warmup_steps:
-            self.grad_formats, self.grad_formats_within = EXACT, None
 
     def adapt(self, pieces: Iterable[Piece], peers: Peers) -> None:
         """Have the bits of gradients adapt if the recipe asks for it.
@@ -142,13 +145,12 @@ class Compression:
 
     def choose_formats(self) -> None:
         """Let gradients travel in the recipe's formats, or those chosen, once warm-up is over."""
+        # the same objects as before where nothing changes: layouts are kept as long as their source
         if self.counters[STEPS] < self.recipe.warmup_steps:
-            return
-        if self.adaptation is not None:
-            self.grad_formats = self.adaptation.formats
-        elif self.grad_formats is EXACT:
-            self.grad_formats = self.recipe.grad_rule
-        self.grad_formats_within = self.recipe.grad_rule_within
+            self.grad_formats, self.grad_formats_within = EXACT, None
+        else:
+            adapted = None if self.adaptation is None else self.adaptation.formats
+            self.grad_formats, self.grad_formats_within = adapted or self._rule, self._rule_within
 
     def _memories(self) -> Iterator[StepMemory]:
         """Everything that a step changes before it is known whether it is taken."""
