@@ -63,7 +63,9 @@ ACCUMULATING = (
     "thin:accumulate=keep:replica=host/bf16",
     "thin:stage=1:replica=host/bf16",
     "thin:stage=2:replica=host/bf16",
+    "hsdp",
     "hsdp:accumulate=keep",
+    "hsdp:accumulate=within:grads_within=int8/64",
 )
 MICRO_BATCHES = 3
 

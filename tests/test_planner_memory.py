@@ -65,6 +65,7 @@ RUNS = {
         Run("gpt:4x256x4", 16, "hpz"),
         Run("gpt:4x256x4", 16, "zeropp"),
         Run("gpt:4x256x4", 16, "hsdp"),
+        Run("gpt:4x256x4", 16, "hsdp:accumulate=within", accumulate=3),
         Run("gpt:4x256x4", 64, "hsdp:grads=int4/64:grads_within=int8/64:feedback=true"),
     ),
 }

@@ -101,6 +101,7 @@ def predict_memory(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> 
         gathers_once=keeps and recipe.stage < 3,
         keeps_gradients=keeps,
         adds_gradients=setting.accumulate > 1 and not keeps,
+        holds_gradients=setting.accumulate > 1 and recipe.accumulate == "within",
     )
     worst = max(stack.moments(), key=lambda moment: moment.total)
     states = held_states(setting, recipe, traffic)
@@ -144,6 +145,7 @@ class _Stack:
         gathers_once: whether all of it stays whole from micro-batch to micro-batch.
         keeps_gradients: whether unreduced gradients stay from micro-batch to micro-batch.
         adds_gradients: whether reduced ones do.
+        holds_gradients: whether such are held beside them until the last micro-batch.
     """
 
     root: LayerMemory
@@ -155,6 +157,7 @@ class _Stack:
     gathers_once: bool
     keeps_gradients: bool
     adds_gradients: bool
+    holds_gradients: bool
 
     def total(self, term: Callable[[LayerMemory], float]) -> float:
         """A term of all layers together."""
@@ -251,7 +254,9 @@ class _Stack:
         """Gradients of earlier micro-batches."""
         if self.keeps_gradients:
             return self.total(lambda layer: layer.kept_gradients) + self.root.kept_gradients
-        return self._all_gradients() if self.adds_gradients else 0.0
+        if self.adds_gradients:
+            return self._all_gradients() * (2 if self.holds_gradients else 1)
+        return 0.0
 
     def _reduced_above(self, index: int, position: int) -> float:
         """Reduced gradients once the layers above are done, and kept ones that are not reduced."""

@@ -11,6 +11,8 @@ What a micro-batch that is not the last does is the recipe's ``accumulate``:
            share of them, and send in every micro-batch
     keep   its gradients stay whole on every rank and add up there; only the sum is reduced: they
            cross the wire once a step, and in stages 1 and 2 weights do too
+    within under ``hybrid``, its gradients are reduced within the host and their share is added up;
+           only the sum is averaged across hosts, once a step
 
 Stage 1 is ``keep`` by definition: gradients that are reduced at once and kept as shares are stage 2
 (arXiv 1910.02054, section 5).
@@ -27,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.errors import ConfigError
 from thinwire.sharding.attach import compression_of
+from thinwire.sharding.compression import Compression
 
 __all__ = ["accumulate"]
 
@@ -46,14 +49,18 @@ def accumulate(model: nn.Module, *, is_last: bool) -> Iterator[None]:
         ConfigError: ``is_last`` is neither true nor false.
         StateError: the model was neither sharded nor compressed by thinwire.
     """
-    recipe = compression_of(model).recipe
+    compression = compression_of(model)
     if not isinstance(is_last, bool):
         raise ConfigError(
             f"thinwire.accumulate: is_last={is_last!r} is neither True nor False; pass for example "
             "is_last=index == num_micro_batches - 1"
         )
-    if is_last or recipe.accumulate != "keep":
+    recipe = compression.recipe
+    if is_last or recipe.accumulate == "sync":
         yield
+    elif recipe.accumulate == "within":
+        with _held_within(compression):
+            yield
     elif isinstance(model, DistributedDataParallel):
         with model.no_sync():
             yield
@@ -62,6 +69,16 @@ def accumulate(model: nn.Module, *, is_last: bool) -> Iterator[None]:
             yield
     else:
         yield  # local steps: between two meetings nothing is reduced anyway
+
+
+@contextlib.contextmanager
+def _held_within(compression: Compression) -> Iterator[None]:
+    """Have the averages across hosts wait for the last micro-batch."""
+    compression.stays_within = True
+    try:
+        yield
+    finally:
+        compression.stays_within = False
 
 
 @contextlib.contextmanager

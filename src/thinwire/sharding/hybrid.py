@@ -11,6 +11,9 @@ Of R ranks on a host each sends its 1 / R of the gradients across, and no weight
 and nothing can be plugged in there. So FSDP2 is given a 1-D mesh within the host, and what it calls
 its all-reduce hook does the rest. It calls it right after the reduce-scatter, with the result.
 
+Note: held sums. Under ``accumulate=within`` what the reductions of early micro-batches returned is
+held back here until the last one, and FSDP2 goes on with zeros.
+
 Note: one job. Where a sender runs reductions beside backward, the reduce-scatter leaves its job to
 the hook, which runs both as one: what the first half decodes is what the second half encodes.
 """
@@ -45,6 +48,29 @@ __all__ = ["CompressedAverage", "StockAverage", "mesh_within_host", "plug_in_ave
 ACROSS = 4  # separates the random numbers of this average from those of other directions
 
 
+class HeldSum:
+    """What the micro-batches before the last one left of a unit's gradients, in one tensor.
+
+    Memory: the own shard in the dtype of the reduction, between the micro-batches of a step.
+    """
+
+    def __init__(self) -> None:
+        self._held: Tensor | None = None
+
+    def take(self, reduced: Tensor) -> None:
+        """Hold gradients back and leave zeros."""
+        if self._held is None:
+            self._held = torch.zeros_like(reduced)
+        self._held.add_(reduced)
+        reduced.zero_()
+
+    def give_to(self, reduced: Tensor) -> None:
+        """Add to the last micro-batch's gradients what is held, and hold nothing."""
+        if self._held is not None:
+            reduced.add_(self._held)
+            self._held = None
+
+
 class StockAverage(Socket):
     """PyTorch's own all-reduce across hosts, counted.
 
@@ -57,10 +83,15 @@ class StockAverage(Socket):
     def __init__(self, unit: Unit, compression: Compression, across: Peers) -> None:
         super().__init__(unit, compression)
         self._across = across
+        self._held = HeldSum()
 
     def __call__(self, reduced: Tensor) -> None:
         """Average the gradients of the own shard over the hosts, in place, as they are."""
         _keep_for_this_stream(reduced)
+        if self.compression.stays_within:
+            self._held.take(reduced)
+            return
+        self._held.give_to(reduced)
         ledger = self.compression.ledger
         stock.all_reduce(reduced, self._across, ledger, dist.ReduceOp.AVG).wait()
 
@@ -79,6 +110,7 @@ class CompressedAverage(Socket):
         self._levels = levels
         self._feedback = _AcrossHosts(compression.feedback)
         self._reduction: Job | None = None
+        self._held = HeldSum()
         # by the layout within the host, which changes where formats are chosen anew
         self._layouts: weakref.WeakKeyDictionary[ShardLayout, ShardLayout] = (
             weakref.WeakKeyDictionary()
@@ -96,6 +128,11 @@ class CompressedAverage(Socket):
         """
         _keep_for_this_stream(reduced)
         reduction, self._reduction = self._reduction, None
+        if self.compression.stays_within:
+            if reduction is not None:
+                self.compression.reduce_now(reduction)
+            self._held.take(reduced)
+            return
         num_averages = self.compression.counters.count(f"averages of {self.unit.name}")
         job = self._job(reduction, reduced, self.key(ACROSS, num_averages))
         if self.compression.may_defer(self.unit, reduced, is_final=reduction is not None):
@@ -108,6 +145,7 @@ class CompressedAverage(Socket):
         layout, parts = self._layout_across(within), self._parts(reduced, within)
         for transfer in reduction or ():
             yield dataclasses.replace(transfer, is_last=False)
+        self._held.give_to(reduced)
         slots = deal_out(parts, layout)
         traffic = Traffic(layout, self._levels.across, self.compression.ledger, self._feedback)
         yield from collectives.all_reduce(slots.view(-1), traffic, key, dist.ReduceOp.AVG)

@@ -37,10 +37,10 @@ def check_supported(recipe: Recipe) -> None:
             f"model on its own, and stage={recipe.stage} shards the model; use stage=0, or leave "
             "local_steps at 1"
         )
-    if recipe.accumulate == "within":
+    if recipe.accumulate == "within" and not recipe.hybrid:
         raise ConfigError(
-            f"recipe {recipe.name}: accumulate=within can be planned but not yet trained with; use "
-            "accumulate=keep, or accumulate=sync"
+            f"recipe {recipe.name}: accumulate=within can be planned but not yet trained with "
+            "where shards span hosts; use accumulate=keep, or hybrid=true"
         )
     resident = recipe.resident_format
     if resident is not None and str(resident) not in ("fp32", "bf16"):
