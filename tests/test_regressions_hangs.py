@@ -257,6 +257,7 @@ def lost_rank_body(rank: int, size: int, text: str, how: str) -> float:
         ("zero3:compute=fp32", "leaves"),
         (INT8, "leaves"),
         ("thin:compute=fp32", "leaves"),
+        ("ddp", "leaves"),
         ("ddp:grads=int8/128:min_numel=0", "leaves"),
         ("thin:compute=fp32", "hangs"),
         ("ddp:grads=int8/128:min_numel=0", "hangs"),

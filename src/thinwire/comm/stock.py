@@ -8,8 +8,8 @@ backend sends depends on its algorithm:
                      keeps a slice: 2 (W - 1) / W * input bytes
     all-reduce       ring everywhere: 2 (W - 1) / W * input bytes
 
-An error of the backend in a call that waits is raised as a ``RankError`` with the names of the two
-neighbours in the ring; one of a call that does not wait comes from whoever waits for its work.
+An error of the backend is raised as a ``RankError`` with the names of the two neighbours in the ring;
+one of a gather or reduce-scatter with ``async_op`` comes as it is from whoever waits for its work.
 """
 
 from __future__ import annotations
@@ -82,7 +82,14 @@ def all_reduce(
     assert work is not None  # async_op=True on a member of the group
     _record(ledger, "all_reduce", peers, values, 2 * (peers.size - 1) / peers.size)
     future: torch.futures.Future[list[Tensor]] = work.get_future()
-    return future.then(lambda done: done.value()[0])
+
+    def reduced(done: torch.futures.Future[list[Tensor]]) -> Tensor:
+        try:
+            return done.value()[0]
+        except RuntimeError as error:
+            raise lost_in_ring(peers, error) from error
+
+    return future.then(reduced)
 
 
 def all_reduce_max(values: Sequence[int], peers: Peers, ledger: Ledger) -> list[int]:
