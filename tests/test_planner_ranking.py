@@ -135,6 +135,19 @@ def test_host_memory_is_checked_when_it_is_known() -> None:
     assert any("host's memory is unknown" in reason for reason in reasons)
 
 
+def test_what_is_priced_at_a_bound_is_named() -> None:
+    recipes = "zero3,zeropp:adaptive_bits=4.5,zeropp:warmup_steps=10"
+    reasons = make_plan(accelerators(), parse_recipes(recipes)).reasons
+    at_most, steady = (
+        next(reason for reason in reasons if start in reason)
+        for start in ("priced at the most", "Warm-up is not priced")
+    )
+    assert at_most.endswith(": zeropp:adaptive_bits=4.5.")
+    assert steady.endswith(": zeropp:warmup_steps=10.")
+    plain = make_plan(accelerators(), parse_recipes("zero3")).reasons
+    assert not any("priced" in reason for reason in plain)
+
+
 def test_cpu_ranks_share_their_hosts_memory() -> None:
     cluster = ClusterRequest(hosts=2, ranks=4, link="1gbit", host_memory="4GB")
     setting = PlanRequest(model="200M", seq=128, cluster=cluster).setting()

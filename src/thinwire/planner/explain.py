@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from thinwire.planner.prediction import Fit, Prediction, step_s
 from thinwire.planner.setting import Setting
@@ -49,6 +49,7 @@ def explain(
         left_out = "; ".join(f"{item.recipe.name} by {_missing(item.fit)}" for item in failing)
         sentences.append(f"Too large for the memory there is: {left_out}.")
     sentences.extend(_unknown(setting))
+    sentences.extend(_bounds((*fitting, *failing)))
     sentences.append(_confidence(setting))
     return tuple(sentences)
 
@@ -187,6 +188,21 @@ def _unknown(setting: Setting) -> list[str]:
             "The host's memory is unknown, so offloading was not checked against it; give "
             "--host-memory."
         )
+    return sentences
+
+
+def _bounds(predictions: Iterable[Prediction]) -> list[str]:
+    """What is priced at a bound, or in the steady step only."""
+    recipes = [prediction.recipe for prediction in predictions]
+    sentences = []
+    adaptive = ", ".join(recipe.name for recipe in recipes if recipe.adapts)
+    if adaptive:
+        sentences.append(
+            f"Bits that adapt to gradients are priced at the most they may take: {adaptive}."
+        )
+    warmed = ", ".join(recipe.name for recipe in recipes if recipe.warmup_steps)
+    if warmed:
+        sentences.append(f"Warm-up is not priced, only the steps after it: {warmed}.")
     return sentences
 
 
