@@ -13,18 +13,18 @@ the layer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from thinwire.formats import WireFormat, parse_format
 from thinwire.planner.averaged import averaged_pieces
 from thinwire.planner.call import Call, CodecWork, Sent
+from thinwire.planner.gradient_formats import priced_gradients
 from thinwire.planner.group import Group
 from thinwire.planner.payload import Payloads, Piece, row_pieces, slot_payloads
 from thinwire.planner.workload import DTYPE_BYTES, Layer, Parameter
 from thinwire.recipe import Recipe
-from thinwire.rules import FormatRule, with_other_bits
+from thinwire.rules import FormatRule
 
 __all__ = ["LayerCalls"]
 
@@ -135,7 +135,7 @@ class LayerCalls:
         recipe, group = self._recipe, self._group
         if recipe.is_uncompressed:
             return (self.stock_reduce(group),)
-        rule, inner = _priced_gradients(recipe), recipe.grad_rule_within
+        rule, inner = priced_gradients(recipe), recipe.grad_rule_within
         if recipe.hybrid:
             rule = inner or FormatRule(CASTS["fp32"])  # what crosses hosts is averaged afterwards
         elif inner is not None and group.per_host > 1:
@@ -166,7 +166,7 @@ class LayerCalls:
         if recipe.is_uncompressed:
             unit_bytes = self.layer.numel * DTYPE_BYTES[recipe.grads] / group.size
             return (self._ring("all_reduce", group, unit_bytes, passes=2),)
-        rule, whole = _priced_gradients(recipe), float(self.layer.numel)
+        rule, whole = priced_gradients(recipe), float(self.layer.numel)
 
         named = zip(self._names, self.layer.parameters, self._exact, strict=True)
         first, second = averaged_pieces(named, rule, group.size)
@@ -388,19 +388,3 @@ class LayerCalls:
             chosen = CASTS[exact] if is_exact else rule.format_of(name)
             pieces.append(Piece(parameter.numel, piece_numel(parameter, chosen), chosen))
         return slot_payloads(pieces, self._group.size)
-
-
-def _priced_gradients(recipe: Recipe) -> FormatRule:
-    """The formats that gradients are priced in.
-
-    Adaptive bits differ by parameter, in a way that only measured gradients tell. All are priced in
-    the narrowest format that takes at least the mean, or in the widest of all if it is an error
-    that they keep to, so that the bytes are at most those.
-    """
-    rule = recipe.grad_rule
-    if not recipe.adapts:
-        return rule
-    candidates = with_other_bits(rule.usual)
-    bits = math.inf if recipe.adaptive_bits is None else recipe.adaptive_bits
-    enough = (fmt for fmt in candidates if fmt.bits_per_element(fmt.block or 1) >= bits)
-    return FormatRule(next(enough, candidates[-1]), rule.exceptions)
