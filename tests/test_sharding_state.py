@@ -30,6 +30,12 @@ CASES = [
     f"zero2:{CODED}:weights=fp32:staleness=1",
     f"zero3:{CODED}:weights=int8/128+stochastic",
 ]
+# with hosts of two ranks
+ON_HOSTS = [
+    f"thin:{CODED}:weights=int4/128+stochastic",
+    f"thin:{CODED}:replica=host/bf16",
+    f"hsdp:{CODED}:grads_within=int8/64+stochastic",
+]
 SAVED_AFTER, NUM_STEPS = 4, 9
 
 
@@ -71,10 +77,12 @@ def copied(values: Any) -> Any:
     return [copied(value) for value in values] if isinstance(values, list) else values
 
 
-def resumed_body(rank: int, size: int) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+def resumed_body(
+    rank: int, size: int, texts: list[str]
+) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
     """For every recipe the weights of a run, of its resumption, and of one that forgot."""
     answers = {}
-    for text in CASES:
+    for text in texts:
         model, optimizer = make(text)
         steps(model, optimizer, rank, 0, SAVED_AFTER)
         saved = copied(model.state_dict()), copied(optimizer.state_dict())
@@ -93,9 +101,9 @@ def resumed_body(rank: int, size: int) -> dict[str, tuple[Tensor, Tensor, Tensor
     return answers
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_a_resumed_run_goes_on_bit_for_bit(size: int) -> None:
-    for answers in run_world(resumed_body, size):
+@pytest.mark.parametrize(("texts", "size", "per_host"), [(CASES, 3, 1), (ON_HOSTS, 4, 2)])
+def test_a_resumed_run_goes_on_bit_for_bit(texts: list[str], size: int, per_host: int) -> None:
+    for answers in run_world(resumed_body, size, texts, ranks_per_host=per_host):
         for text, (through, resumed, forgetful) in answers.items():
             assert torch.equal(through, resumed), text
             assert not torch.equal(through, forgetful), text
