@@ -94,6 +94,11 @@ def test_the_line_is_bounded() -> None:
     blocked.start()
     blocked.join(0.2)
     assert blocked.is_alive()
+    beside = sender.submit(held(), waits_for_room=False)
     gate.set()
     blocked.join(10)
     assert not blocked.is_alive()
+    beside.wait()
+    # the job that was beside the line left it as long as it was
+    for _ in range(2 * MAX_WAITING):
+        sender.submit(held()).wait()

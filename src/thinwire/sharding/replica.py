@@ -11,6 +11,8 @@ Nothing is assumed about who writes to weights: what is compared is their bits.
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -74,6 +76,8 @@ class Residents:
         for socket, change in zip(sockets, agreed, strict=True):
             if change != Change.NONE:
                 socket.update(change)
+        if Change.RESTORE in agreed:
+            self._refresh(sockets)  # now for what happened since the state was saved
 
 
 class ReplicaAllGather(Socket):
@@ -92,7 +96,7 @@ class ReplicaAllGather(Socket):
         recipe, ledger = compression.recipe, compression.ledger
         self.resident = Resident(unit, recipe, self.group_peers, ledger)
         self._residents = residents
-        self._num_updates = 0
+        compression.stores[f"replica of {unit.name}"] = _Kept(self)
         self._ticket: Ticket | None = None
         residents.add(self)
 
@@ -111,8 +115,10 @@ class ReplicaAllGather(Socket):
 
     def update(self, change: int) -> None:
         """Send what the ranks agreed on, beside compute if there is a sender."""
-        key = self.key(DELTAS, self._num_updates)
-        self._num_updates += 1
+        counters, updates = self.compression.counters, f"updates of {self.unit.name}"
+        # a restored row is sent as it is, and a run that was not interrupted does not send it
+        num_updates = counters[updates] if change == Change.RESTORE else counters.count(updates)
+        key = self.key(DELTAS, num_updates)
         job, sender = self.resident.update(change, key), self.compression.sender
         if sender is None:
             run_now(job)
@@ -124,3 +130,25 @@ class ReplicaAllGather(Socket):
         if self._ticket is not None:
             self._ticket.wait()
             self._ticket = None
+
+
+class _Kept:
+    """A unit's replica as a part of a checkpoint, which does not keep the model alive."""
+
+    def __init__(self, socket: ReplicaAllGather) -> None:
+        self._socket = weakref.ref(socket)
+
+    def state(self) -> dict[str, Tensor]:
+        """See :meth:`Resident.state`."""
+        socket = self._socket()
+        if socket is None:
+            return {}
+        socket.wait()
+        return socket.resident.state()
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """See :meth:`Resident.load`."""
+        socket = self._socket()
+        if socket is not None:
+            socket.wait()
+            socket.resident.load(state)

@@ -14,6 +14,7 @@ the row is cleared first, and zero plus a value is the value.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import cast
 
 import torch
@@ -26,7 +27,7 @@ from thinwire.comm.layout import ShardLayout
 from thinwire.comm.ledger import BF16_BYTES, Ledger
 from thinwire.comm.sender import Job, Transfer
 from thinwire.comm.topology import Peers
-from thinwire.errors import ConfigError
+from thinwire.errors import ConfigError, StateError
 from thinwire.formats import parse_format
 from thinwire.recipe import Recipe
 from thinwire.rules import FormatRule
@@ -45,9 +46,13 @@ LARGE_CHANGE = 0.25
 
 
 class Change:
-    """What happened to a shard since the replica was brought up to date; the largest counts."""
+    """What happened to a shard since the replica was brought up to date; the largest counts.
 
-    NONE, DELTA, REFRESH = 0, 1, 2
+    ``RESTORE``: the owner's row was loaded from a checkpoint, and the other ranks' copies of it are
+    not there yet.
+    """
+
+    NONE, DELTA, REFRESH, RESTORE = 0, 1, 2, 3
 
 
 class Resident:
@@ -80,6 +85,7 @@ class Resident:
         self._rows = torch.zeros((kept, unit.slot_numel), dtype=DTYPES[str(fmt)], device=device)
         self._exact = _exact_ranges(unit)
         self._sent: Tensor | None = None  # the shard that the replica was last told of
+        self._is_restored = False
 
     @property
     def nbytes(self) -> int:
@@ -98,6 +104,8 @@ class Resident:
             A value of :class:`Change`, the same for equal bits: no write to a weight goes unseen,
             whether it came from an optimizer, a checkpoint or ``parameter.data``.
         """
+        if self._is_restored:
+            return Change.RESTORE
         shard = self._read_shard()
         if shard is None:
             return Change.NONE  # whole at the moment: FSDP2 will not gather it
@@ -112,7 +120,8 @@ class Resident:
     def update(self, change: int, key: Key) -> Job:
         """Send the own difference, receive the others', bring all rows up to date; as a job.
 
-        1. Encode the own delta, or for ``Change.REFRESH`` the own shard in the replica's format.
+        1. Encode the own delta, or in the replica's format the own shard (``Change.REFRESH``) or
+           the own row (``Change.RESTORE``).
         2. Across hosts: exchange payloads with the ranks that have the same place on their host.
         3. A replica per rank: pass what arrived on to the ranks of this host.
         4. Decode every payload and add it to its row, or write it there.
@@ -124,7 +133,7 @@ class Resident:
             change: the largest change of any rank.
             key: of the random numbers.
         """
-        layout = self._full_layout if change == Change.REFRESH else self._delta_layout
+        layout = self._delta_layout if change == Change.DELTA else self._full_layout
         sizes = [packing.wire_bytes for packing in layout.packings]
         levels, per_host = self._levels, self._levels.within.size
         payload = self._encode(change, layout, key)
@@ -154,13 +163,37 @@ class Resident:
         """Decode every payload and add it to its row, or write it there."""
         scratch = torch.empty(self.unit.slot_numel, dtype=torch.float32, device=self._rows.device)
         for slot, row, payload in zip(self._slots(), self._rows, payloads, strict=True):
-            if change == Change.REFRESH:
+            if change != Change.DELTA:
                 layout.packings[slot].decode_into(payload, row)
                 continue
             layout.packings[slot].decode_into(payload, scratch)
             for start, stop in self._exact:
                 row[start:stop].zero_()
             torch.add(row, scratch, out=row)
+
+    def state(self) -> dict[str, Tensor]:
+        """The own row, and the shard that the replica was last told of; nothing before that."""
+        return {} if self._sent is None else {"row": self._own_row, "sent": self._sent}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what :meth:`state` returned.
+
+        Raises:
+            StateError: the tensors are not those of such a replica.
+        """
+        row, sent = state.get("row"), state.get("sent")
+        if row is None or sent is None:
+            return  # saved before the replica was filled, which the next forward pass does
+        if row.dtype != self._rows.dtype or not row.shape == sent.shape == self._own_row.shape:
+            raise StateError(
+                f"module {self.unit.name or '(root)'} needs a replica's row of "
+                f"{self.unit.slot_numel} elements in {self._rows.dtype}, and the state holds "
+                f"{row.numel()} in {row.dtype}: load it into the model and recipe that it was "
+                "saved from"
+            )
+        self._own_row.copy_(row)
+        self._sent = sent.clone()
+        self._is_restored = True
 
     def read_into(self, output: Tensor) -> None:
         """Write all slots of the replica into the buffer that FSDP2 computes from.
@@ -196,6 +229,10 @@ class Resident:
     def _encode(self, change: int, layout: ShardLayout, key: Key) -> Tensor:
         packing = layout.packings[self._levels.peers.rank]
         payload = torch.empty(packing.wire_bytes, dtype=torch.uint8, device=self._rows.device)
+        if change == Change.RESTORE:
+            self._is_restored = False
+            packing.encode_into(self._own_row.clone(), payload, key)
+            return payload
         # a rank whose shard did not change has something to refine all the same
         shard = self._sent
         assert shard is not None  # examined before every update

@@ -2,7 +2,7 @@
 
     shared/...      equal on all ranks: counters, right factors, anchors and outer momentum, and the
                     late gradients of stage 0
-    rank3/...       rank 3's own: residuals, and the late gradients of shards
+    rank3/...       rank 3's own: residuals, rows of replicas, and the late gradients of shards
 
 A checkpoint that every rank writes by itself, such as ``torch.save``, takes all of it. One that all
 ranks write together keeps a single copy of tensors of one name, which these names allow for.
@@ -33,8 +33,9 @@ def compression_state(model: nn.Module) -> dict[str, Tensor]:
     """What a model's compression remembers: a run that loads it goes on bit for bit.
 
     It holds the residuals of error feedback, the right factors of ``lowrank``, the counters that
-    random numbers are keyed by and warm-up ends at, the anchor and momentum of local steps, and the
-    gradients that are one step late. Call it between optimizer steps.
+    random numbers are keyed by and warm-up ends at, the anchor and momentum of local steps, the
+    own rows of resident replicas, and the gradients that are one step late. Call it between
+    optimizer steps.
 
     Args:
         model: what ``shard`` returned, or ``compress`` was called on.
