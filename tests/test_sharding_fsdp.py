@@ -44,6 +44,46 @@ def order_body(rank: int, size: int) -> None:
         assert [member.shape for member in unit.members] == shapes
 
 
+class Untied(SmallModel):
+    """The small model with a head of its own, which travels with the last norm."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__()
+        self.head = nn.Linear(24, 65, bias=False)
+
+
+def together_body(rank: int, size: int) -> None:
+    plain = Untied()
+    for other in range(size):
+        token_loss(plain, draw_tokens(0, other)).div(size).backward()  # type: ignore[no-untyped-call]
+    # everything as it is, through every part of ours
+    for text in ("qsdp:compute=fp32:exact=*", "thin:compute=fp32:replica=rank/fp32:exact=*"):
+        model = Untied()
+        # in another order than that of the tree
+        blocks = [[model.head, model.norm], *model.blocks]
+        if text.startswith("thin"):
+            tw.shard(model, parse_recipe(text), blocks=blocks)
+        else:
+            for modules in (*blocks, model):
+                fully_shard(modules)
+            tw.compress(model, parse_recipe(text))
+        token_loss(model, draw_tokens(0, rank)).backward()  # type: ignore[no-untyped-call]
+        for parameter, expected in zip(model.parameters(), plain.parameters(), strict=True):
+            assert isinstance(parameter.grad, DTensor)
+            assert expected.grad is not None
+            # sums of a few terms of at most the largest gradient, each to 2**-23
+            error = (parameter.grad.full_tensor() - expected.grad).abs().max()
+            assert error <= 1e-6 * expected.grad.abs().max()
+        calls = {item["name"]: item["calls"] for item in tw.ledger(model)["collectives"]}
+        assert calls["reduce_scatter"] == 4
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_modules_that_were_wrapped_together_travel_together(size: int) -> None:
+    run_world(together_body, size)
+
+
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_the_order_of_parameters_is_that_of_the_buffer(size: int) -> None:
     run_world(order_body, size)

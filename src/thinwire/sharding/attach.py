@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Sequence
 
 import torch.distributed as dist
 from torch import nn
@@ -36,7 +37,7 @@ def shard(
     model: nn.Module,
     recipe: Recipe,
     *,
-    blocks: list[nn.Module] | None = None,
+    blocks: Sequence[nn.Module | list[nn.Module]] | None = None,
     mesh: DeviceMesh | None = None,
     overlap: bool = True,
 ) -> nn.Module:
@@ -45,8 +46,9 @@ def shard(
     Args:
         model: a plain model, the same on every rank, on the device where it will run.
         recipe: what travels in which format; every rank must pass the same.
-        blocks: the modules that FSDP2 wraps one by one; by default the items of the model's
-            outermost ``nn.ModuleList`` containers. Not for stage 0.
+        blocks: the modules that FSDP2 wraps one by one, a list in it as one, for small modules that
+            should travel together; by default the items of the model's outermost
+            ``nn.ModuleList`` containers. Not for stage 0.
         mesh: the 1-D device mesh of FSDP2; by default all ranks, or those of the host if the recipe
             is hybrid. Not for stage 0.
         overlap: on CPUs, send beside compute in a thread of its own; the numbers are the same

@@ -2,14 +2,16 @@
 
 FSDP2 gives its sockets a flat buffer and nothing else. Which parameters lie in it follows from
 the module tree: those of the module and of its descendants, up to the next FSDP2 module, in the
-order of a depth-first walk that visits children before their parent, each once. The sizes are
-checked against the buffer at every call.
+order of a depth-first walk that visits children before their parent, each once. Modules that
+``fully_shard`` was given as a list travel as one, in the order of the list. The sizes are checked
+against the buffer at every call.
 """
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -165,7 +167,7 @@ def cast_format(dtype: torch.dtype) -> WireFormat:
 
 
 def find_units(model: nn.Module, recipe: Recipe) -> list[Unit]:
-    """The unit of every FSDP2 module of a model, in the order of ``model.named_modules()``.
+    """The units of a model's FSDP2 modules, in the order of ``model.named_modules()``.
 
     Args:
         model: a model to which ``fully_shard`` was applied; parameters must be sharded now.
@@ -175,11 +177,14 @@ def find_units(model: nn.Module, recipe: Recipe) -> list[Unit]:
         ConfigError: there is no FSDP2 module, or a parameter is sharded in a way that the
             compressed collectives do not know.
     """
-    units = [
-        Unit(module, name, _members(module, name), recipe)
-        for name, module in model.named_modules()
-        if isinstance(module, FSDPModule)
-    ]
+    names = {module: name for name, module in model.named_modules()}
+    units = []
+    listed: set[object] = set()
+    for module, name in names.items():
+        if isinstance(module, FSDPModule) and module not in listed:
+            together = {part: names[part] for part in _travelling_with(module)}
+            listed.update(together)
+            units.append(Unit(module, name, _members(together), recipe))
     if not units:
         raise ConfigError(
             "the model holds no FSDP2 module: apply torch.distributed.fsdp.fully_shard first, "
@@ -188,9 +193,23 @@ def find_units(model: nn.Module, recipe: Recipe) -> list[Unit]:
     return units
 
 
-def _members(module: FSDPModule, prefix: str) -> Iterator[Member]:
+def _travelling_with(module: FSDPModule) -> tuple[nn.Module, ...]:
+    """The modules of one ``fully_shard``; FSDP2 has no public way to ask.
+
+    If FSDP2's internals are not as they were, the module counts alone, and where it is not, its
+    buffer's size tells.
+    """
+    try:
+        return module._get_fsdp_state()._modules
+    except AttributeError:
+        return (cast(nn.Module, module),)
+
+
+def _members(modules: Mapping[nn.Module, str]) -> Iterator[Member]:
+    """The parameters of the modules of a unit, given with their names in the model."""
     seen: set[int] = set()
-    for owner, path in _managed_modules(cast(nn.Module, module), prefix):
+    managed = (_managed_modules(module, name) for module, name in modules.items())
+    for owner, path in itertools.chain.from_iterable(managed):
         for attribute, parameter in owner.named_parameters(recurse=False):
             # what fully_shard was told to ignore stays an ordinary tensor
             if id(parameter) in seen or not isinstance(parameter, DTensor):

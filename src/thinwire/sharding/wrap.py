@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -46,7 +46,7 @@ def wrap_fsdp(
     model: nn.Module,
     recipe: Recipe,
     topology: Topology,
-    blocks: list[nn.Module] | None,
+    blocks: Sequence[nn.Module | list[nn.Module]] | None,
     mesh: DeviceMesh | None,
 ) -> nn.Module:
     """The model under FSDP2: every block by itself, then what remains.
@@ -55,7 +55,7 @@ def wrap_fsdp(
         model: a plain model.
         recipe: its stage, replica and dtypes decide the arguments of ``fully_shard``.
         topology: which ranks share a host.
-        blocks: the modules to wrap one by one; ``None``: :func:`find_blocks`.
+        blocks: the modules to wrap one by one, a list as one; ``None``: :func:`find_blocks`.
         mesh: as for ``fully_shard``; ``None``: all ranks, or under ``hybrid`` those of the host.
 
     Raises:
