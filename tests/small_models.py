@@ -20,6 +20,22 @@ class Residual(nn.Module):
         return out
 
 
+SHAPES = ((1, 1), (7, 1), (1, 2305), (2305, 1), (9, 8, 2, 1), (16, 40), (5, 33), (2,), (3,))
+
+
+class Bag(nn.Module):
+    """Parameters of awkward shapes, each of which the loss depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.params = nn.ParameterList(nn.Parameter(torch.randn(shape)) for shape in SHAPES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        total: Tensor = sum((p * (p + x)).sum() for p in self.params)
+        return total
+
+
 class SmallModel(nn.Module):
     """Tied embedding and head, two blocks; 65 rows and 37 hidden units divide by no world size."""
 

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 import thinwire as tw
-from small_models import SmallModel, draw_tokens, make_model, token_loss, train
+from small_models import Bag, SmallModel, draw_tokens, make_model, token_loss, train
 from thinwire.errors import ConfigError, StateError
 from thinwire.recipes import parse_recipe
 from thinwire.sharding.units import find_units
@@ -87,22 +87,6 @@ def test_modules_that_were_wrapped_together_travel_together(size: int) -> None:
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_the_order_of_parameters_is_that_of_the_buffer(size: int) -> None:
     run_world(order_body, size)
-
-
-SHAPES = ((1, 1), (7, 1), (1, 2305), (2305, 1), (9, 8, 2, 1), (16, 40), (5, 33), (2,), (3,))
-
-
-class Bag(nn.Module):
-    """Parameters of awkward shapes, each of which the loss depends on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.params = nn.ParameterList(nn.Parameter(torch.randn(shape)) for shape in SHAPES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        total: Tensor = sum((p * (p + x)).sum() for p in self.params)
-        return total
 
 
 def shapes_body(rank: int, size: int, fmt: str) -> None:

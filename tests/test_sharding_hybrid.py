@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 import thinwire as tw
-from small_models import SmallModel, draw_tokens, make_model, token_loss, train
+from small_models import Bag, SmallModel, draw_tokens, make_model, token_loss, train
 from thinwire.errors import ConfigError
 from thinwire.recipes import parse_recipe
 from thinwire.sharding.attach import compression_of
@@ -80,6 +82,25 @@ def test_gradients_are_the_mean_over_all_ranks(size: int, ranks_per_host: int) -
     answers = run_world(gradients_body, size, ranks_per_host=ranks_per_host)
     # replicas on all hosts step alike, or they would drift apart
     assert all(hashes == answers[0] for hashes in answers)
+
+
+def shapes_body(rank: int, size: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one module on purpose
+        model = tw.shard(Bag(), parse_recipe(INT8))
+    torch.autograd.backward(model(torch.tensor(0.5 + rank)))
+    mean_x = 0.5 + (size - 1) / 2
+    for parameter, plain in zip(model.parameters(), Bag().parameters(), strict=True):
+        assert isinstance(parameter.grad, DTensor)
+        expected = 2 * plain.detach() + mean_x
+        # each of two times half a step of 1/127 of at most the parameter's largest
+        peak = (2 * plain.detach()).abs().max() + 0.5 + size
+        assert (parameter.grad.full_tensor() - expected).abs().max() <= 1.01 * peak / 127
+
+
+@pytest.mark.parametrize(("size", "ranks_per_host"), [(5, 1), (6, 2), (6, 3)])
+def test_every_shape_is_averaged(size: int, ranks_per_host: int) -> None:
+    run_world(shapes_body, size, ranks_per_host=ranks_per_host)
 
 
 def stock_body(rank: int, size: int, ranks_per_host: int) -> None:
