@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from unittest import mock
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from small_models import Bag, SmallModel, draw_tokens, make_model, token_loss, t
 from thinwire.errors import ConfigError
 from thinwire.recipes import parse_recipe
 from thinwire.sharding.attach import compression_of
+from thinwire.sharding.compression import Compression
 from thinwire.wire.feedback import Residuals
 from world import run_world
 
@@ -101,6 +103,17 @@ def shapes_body(rank: int, size: int) -> None:
 @pytest.mark.parametrize(("size", "ranks_per_host"), [(5, 1), (6, 2), (6, 3)])
 def test_every_shape_is_averaged(size: int, ranks_per_host: int) -> None:
     run_world(shapes_body, size, ranks_per_host=ranks_per_host)
+
+
+def beside_body(rank: int, size: int) -> None:
+    model = tw.shard(make_model(), parse_recipe(INT8))
+    on_the_spot = AssertionError("a reduction that backward waits for")
+    with mock.patch.object(Compression, "reduce_now", side_effect=on_the_spot):
+        train(model, rank, 2)
+
+
+def test_both_halves_run_beside_backward() -> None:
+    run_world(beside_body, 4, ranks_per_host=2)
 
 
 def stock_body(rank: int, size: int, ranks_per_host: int) -> None:

@@ -77,7 +77,7 @@ class Setting:
 
         On accelerators FSDP2's and DDP's own streams, though a replica's deltas are sent before
         forward. On CPUs the reductions of DDP, and what goes through the sending thread: deltas,
-        and the compressed reductions of a step's only micro-batch.
+        and the compressed reductions of a step's only micro-batch, or of all of them together.
         """
         if self.overlap is not None:
             return self.overlap
@@ -86,7 +86,8 @@ class Setting:
             return Overlap(gather=not is_resident, reduce=True)
         if recipe.is_uncompressed or recipe.stage == 0:
             return Overlap(gather=False, reduce=recipe.stage == 0)
-        return Overlap(gather=False, reduce=self.accumulate == 1, ahead=is_resident)
+        reduces_once = self.accumulate == 1 or recipe.accumulate == "keep"
+        return Overlap(gather=False, reduce=reduces_once, ahead=is_resident)
 
     def root(self) -> Layer:
         """The root as one tensor-parallel rank holds it."""
