@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import pytest
 import torch
 from torch import Tensor
@@ -18,6 +21,10 @@ from wire_cases import CPU, KEY, decoded, encoded
 
 # torch's own compiler still uses what torch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+needs_compiler = pytest.mark.skipif(
+    all(shutil.which(name) is None for name in (os.environ.get("CXX", "g++"), "clang++")),
+    reason="torch.compile needs a C++ compiler on a CPU: install g++",
+)
 
 # One of each arithmetic; compiling takes seconds apiece.
 CODECS = {
@@ -46,6 +53,7 @@ def _values(numel: int) -> Tensor:
     return values
 
 
+@needs_compiler
 @pytest.mark.parametrize("text", CODECS)
 def test_the_same_bytes_and_the_same_values(text: str) -> None:
     plain, fused = _pair(text)
@@ -59,6 +67,7 @@ def test_the_same_bytes_and_the_same_values(text: str) -> None:
         assert torch.equal(out.isnan(), expected.isnan())
 
 
+@needs_compiler
 def test_another_size_or_key_compiles_nothing_again() -> None:
     _, fused = _pair("int8/32+stochastic")
     encoded(fused, _values(32 * 50))

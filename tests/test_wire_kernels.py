@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from thinwire.errors import InputError
 from thinwire.formats import parse_format
 from thinwire.wire import codec_for, reference_codec
 from thinwire.wire.codec import Codec
@@ -46,10 +47,9 @@ def _same_bits(first: Tensor, second: Tensor) -> bool:
     return torch.equal(first.view(torch.uint8), second.view(torch.uint8))
 
 
-def test_the_int_families_have_kernels() -> None:
-    assert {parse_format(text).name for text in WITH_KERNEL} >= {
-        f"int{bits}" for bits in range(2, 9)
-    }
+def test_all_but_clipped_and_learned_formats_have_kernels() -> None:
+    without = {parse_format(text) for text in ALL} - {parse_format(text) for text in WITH_KERNEL}
+    assert all(fmt.options & {"clip", "levels"} or fmt.name == "fp32" for fmt in without)
 
 
 @pytest.mark.parametrize("text", WITH_KERNEL)
@@ -89,7 +89,19 @@ def test_sums_are_the_same_bits(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["int4/128", "int3/24+asym", "int8/4096+stochastic", "int5/128+shift"]
+    "text",
+    [
+        "int4/128",
+        "int3/24+asym",
+        "int8/4096+stochastic",
+        "int5/128+shift",
+        "e4m3/128",
+        "log5/128",
+        "sign/128",
+        "sign/40",
+        "topk=0.01",
+        "topk=0.3",
+    ],
 )
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tensors_of_many_tiles(text: str, dtype: torch.dtype) -> None:
@@ -140,25 +152,16 @@ def test_any_bytes_decode_to_the_same(text: str, payload: bytes) -> None:
     fmt = parse_format(text)
     numel = next(numel for numel in range(200, 0, -1) if fmt.wire_bytes(numel) <= 200)
     data = torch.frombuffer(bytearray(payload), dtype=torch.uint8)[: fmt.wire_bytes(numel)].clone()
-    reference, kernel = _codecs(text)
-    expected, out = torch.empty(numel), torch.empty(numel)
-    reference.decode_into(data, expected)
-    kernel.decode_into(data, out)
-    assert _same_bits(expected, out)
+    expected, out = (_outcome(codec, data, numel) for codec in _codecs(text))
+    assert (expected is None) == (out is None)
+    assert expected is None or out is None or _same_bits(expected, out)
 
 
-def test_kernels_take_no_memory_the_size_of_their_input() -> None:
-    # 64 MiB in and out, 1 MiB allowed: tiles, and what the interpreter does meanwhile.
-    import resource
-
-    fmt = parse_format("int4/128")
-    codec = codec_for(fmt, CPU)
-    x = torch.ones(1 << 24)
-    payload = torch.zeros(fmt.wire_bytes(x.numel()), dtype=torch.uint8)
-    codec.encode_into(x[:1000], payload[: fmt.wire_bytes(1000)])
-    codec.decode_into(payload[: fmt.wire_bytes(1000)], x[:1000])
-    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    codec.encode_into(x, payload)
-    codec.decode_into(payload, x)
-    after_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert after_kib - before_kib < 1024
+def _outcome(codec: Codec, payload: Tensor, numel: int) -> Tensor | None:
+    """The values of a payload, or None where the codec says that it is damaged."""
+    out = torch.empty(numel)
+    try:
+        codec.decode_into(payload, out)
+    except InputError:
+        return None
+    return out

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["FLOAT32_MAX", "SMALLEST_SCALE", "ScaleRule", "inverse_of"]
+__all__ = ["FLOAT32_MAX", "SMALLEST_SCALE", "ScaleRule", "divided", "inverse_of"]
 
 FLOAT32_MAX = float(torch.finfo(torch.float32).max)
 
@@ -80,6 +80,14 @@ class ScaleRule:
 def inverse_of(scales: Tensor) -> Tensor:
     """What to multiply by: 1 / scale, or 0 where it is 0 or NaN, so that every code becomes 0."""
     return (1.0 / scales).masked_fill(~(scales > 0), 0.0)
+
+
+def divided(values: Tensor, divisor: float) -> Tensor:
+    """``values / divisor``, rounded like any division.
+
+    On an accelerator torch multiplies by the reciprocal of a Python number, which rounds twice.
+    """
+    return values / torch.full((), divisor, device=values.device)
 
 
 def _round_down(value: float, significant_bits: int) -> float:

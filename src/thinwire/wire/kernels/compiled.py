@@ -2,8 +2,8 @@
 
     note [cache]
     Numba keys its cache by the file of the function that is called from Python. A change in another
-    file, from which that function takes a loop, would go unnoticed: old machine code would run
-    beside new sources. Here the key is the digest of every file of this package.
+    file, from which that function takes a loop or a constant, would go unnoticed: old machine code
+    would run beside new sources. Here the key is the digest of every file that loops come from.
     A directory that cannot be written, or a full disk, costs compile time and nothing else.
 
 No loop is compiled with fast-math: NaN must survive, and the reference must be met bit for bit.
@@ -27,7 +27,7 @@ from numba.core.caching import (
     UserWideCacheLocator,
 )
 
-__all__ = ["entry", "loop"]
+__all__ = ["element", "entry", "loop"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -35,13 +35,16 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 @cache
 def _source_digest() -> str:
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    package = Path(__file__).parents[2]
+    constants = [package / "families.py", package / "layouts.py"]
+    for path in sorted([*constants, *package.glob("wire/**/*.py")]):
+        name = path.relative_to(package).as_posix()
+        digest.update(name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
 class _WholePackage:
-    """A cache entry is fresh while no file of this package has changed."""
+    """A cache entry is fresh while no file that loops come from has changed."""
 
     def get_source_stamp(self) -> str:
         return _source_digest()
@@ -76,6 +79,14 @@ def loop(function: _Function) -> _Function:
     return cast(_Function, _compile(function))
 
 
+def element(function: _Function) -> _Function:
+    """Compile what is done to one element: it becomes part of every loop that uses it.
+
+    A loop with a call in it is no vector code, and the compiler inlines short functions only.
+    """
+    return cast(_Function, _compile(function, forceinline=True))
+
+
 def entry(function: _Function) -> _Function:
     """Compile a function that Python calls; its machine code is cached."""
     compiled = _compile(function)
@@ -84,6 +95,6 @@ def entry(function: _Function) -> _Function:
     return cast(_Function, compiled)
 
 
-def _compile(function: Callable[..., Any]) -> Any:
+def _compile(function: Callable[..., Any], *, forceinline: bool = False) -> Any:
     # nogil: a kernel runs beside the thread that computes. error_model: x / 0 is Inf, as in torch.
-    return numba.njit(nogil=True, error_model="numpy")(function)
+    return numba.njit(nogil=True, error_model="numpy", forceinline=forceinline)(function)

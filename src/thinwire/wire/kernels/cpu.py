@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from torch import Tensor
 
 from thinwire.formats import WireFormat
-from thinwire.wire.codec import Codec
 from thinwire.wire.kernels import rounding, uniform
-from thinwire.wire.kernels.plans import plan_of
+from thinwire.wire.kernels.blocked import BlockedKernel, Work, addresses_of
+from thinwire.wire.kernels.scales import rule_of
+from thinwire.wire.kernels.tiles import Plan
 from thinwire.wire.key import Key
 from thinwire.wire.levels import Levels, draw_shift
 
 __all__ = ["UniformKernel"]
 
 
-class UniformKernel(Codec):
+class UniformKernel(BlockedKernel):
     """The family ``int``."""
 
     def __init__(self, fmt: WireFormat) -> None:
@@ -28,38 +30,28 @@ class UniformKernel(Codec):
         self._levels = uniform.UniformLevels(
             codes=rounding.codes_between(bottom, levels.top, levels.offset),
             offset=np.float32(levels.offset),
-            span=np.float32(levels.span),
+            rule=rule_of(levels.rule, levels.span),
             unit=np.float32(0.5 if affine else 1.0),
             shift=np.float32(0.0),
-            added=levels.rule.added,
-            mask=levels.rule.mask,
-            largest=int(np.float32(levels.rule.largest).view(np.int32)),
             narrow=fmt.scale_bytes == 2,
             affine=affine,
             stochastic="stochastic" in fmt.options,
             key=0,
         )
 
-    def _encode(self, x: Tensor, out: Tensor, key: Key) -> None:
-        plan = plan_of(self.format, x)
+    def _encoder(self, x: Tensor, out: Tensor, plan: Plan, key: Key) -> Work:
         levels = self._levels
-        payload = out.numpy()
-        payload[plan.codes_end :] = 0
         if levels.stochastic:
             levels = levels._replace(key=key.signed_value)
         if plan.scales_at:
             levels = levels._replace(shift=np.float32(draw_shift(key, self.format.bits)))
-            payload[: plan.scales_at].view(np.float32)[0] = levels.shift
-        uniform.encode(x.data_ptr(), out.data_ptr(), plan, levels, 0, plan.num_blocks)
+            out.numpy()[: plan.scales_at].view(np.float32)[0] = levels.shift
+        return partial(uniform.encode, x.data_ptr(), out.data_ptr(), plan, levels)
 
-    def _decode(self, payload: Tensor, out: Tensor) -> None:
-        self._decode_sum([payload], out)
-
-    def _decode_sum(self, payloads: Sequence[Tensor], out: Tensor) -> None:
-        plan = plan_of(self.format, out)
-        addresses = np.array([payload.data_ptr() for payload in payloads], np.int64)
+    def _decoder(self, payloads: Sequence[Tensor], out: Tensor, plan: Plan) -> Work:
         shifts = np.zeros(len(payloads), np.float32)
         if plan.scales_at:
             for index, payload in enumerate(payloads):
                 shifts[index] = payload.numpy()[: plan.scales_at].view(np.float32)[0]
-        uniform.decode(addresses, shifts, out.data_ptr(), plan, self._levels, 0, plan.num_blocks)
+        addresses = addresses_of(payloads)
+        return partial(uniform.decode, addresses, shifts, out.data_ptr(), plan, self._levels)

@@ -13,6 +13,7 @@ from numba.extending import intrinsic
 from thinwire.wire.kernels.compiled import loop
 
 __all__ = [
+    "as_pointer",
     "bytes_at",
     "floats_at",
     "halves_at",
@@ -58,7 +59,7 @@ def _pointer(typing_context: Any, address: Any) -> Any:
 
 
 _prefetch_line: Any = intrinsic(_prefetch_byte)
-_as_pointer: Any = intrinsic(_pointer)
+as_pointer: Any = intrinsic(_pointer)
 
 
 @loop
@@ -90,25 +91,25 @@ def bytes_at(address: int, size: int) -> Any:
     Kernels take addresses and make arrays where they need them: a slice of an array that counts its
     references, or a view of it in another type, costs as much as a hundred elements.
     """
-    return carray(_as_pointer(address), (size,), np.uint8)
+    return carray(as_pointer(address), (size,), np.uint8)
 
 
 @loop
 def floats_at(address: int, size: int) -> Any:
     """``size`` float32 numbers at an address."""
-    return carray(_as_pointer(address), (size,), np.float32)
+    return carray(as_pointer(address), (size,), np.float32)
 
 
 @loop
 def halves_at(address: int, size: int) -> Any:
     """``size`` 16-bit numbers at an address, as uint16."""
-    return carray(_as_pointer(address), (size,), np.uint16)
+    return carray(as_pointer(address), (size,), np.uint16)
 
 
 @loop
 def words_at(address: int, size: int) -> Any:
     """``size`` int32 numbers at an address."""
-    return carray(_as_pointer(address), (size,), np.int32)
+    return carray(as_pointer(address), (size,), np.int32)
 
 
 @loop

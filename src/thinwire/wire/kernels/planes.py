@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from thinwire.wire.kernels.compiled import loop
+from thinwire.wire.kernels.compiled import element, loop
 
 __all__ = ["pack", "unpack"]
 
@@ -64,7 +64,7 @@ def _pack_4(codes: Any, stride: int, stretch: int, packed: Any, row: int) -> Non
             packed[target + k] = _nibbles(codes[low + k], codes[high + k])
 
 
-@loop
+@element
 def _nibbles(low: Any, high: Any) -> Any:
     return np.uint8((low & np.uint8(15)) | (high << np.uint8(4)))
 

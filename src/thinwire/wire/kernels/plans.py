@@ -9,11 +9,17 @@ from torch import Tensor
 
 from thinwire.formats import WireFormat
 from thinwire.wire.kernels.halves import BFLOAT16, FLOAT16, FLOAT32
+from thinwire.wire.kernels.streaming import last_level_cache_bytes
 from thinwire.wire.kernels.tiles import Plan
 
-__all__ = ["plan_of"]
+__all__ = ["kind_of", "plan_of"]
 
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
+
+
+def kind_of(values: Tensor) -> int:
+    """How the elements of a tensor are stored."""
+    return _KINDS[values.dtype]
 
 
 def plan_of(fmt: WireFormat, values: Tensor) -> Plan:
@@ -31,6 +37,7 @@ def _plan_of(fmt: WireFormat, numel: int, dtype: torch.dtype) -> Plan:
         kind=_KINDS[dtype],
         bits=fmt.bits,
         rotates="hadamard" in fmt.options,
+        streams=numel * dtype.itemsize > last_level_cache_bytes(),
         num_blocks=layout.num_blocks,
         block_bytes=fmt.code_bytes(fmt.block),
         scale_bytes=fmt.scale_bytes,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from thinwire.wire.kernels.compiled import loop
+from thinwire.wire.kernels.compiled import element, loop
 
 __all__ = ["block_word", "centred_high", "centred_low", "random_word"]
 
@@ -25,7 +25,7 @@ def block_word(key: int, block: int) -> Any:
     return np.uint32(word ^ (word >> np.uint64(31)))
 
 
-@loop
+@element
 def random_word(base: Any, position: Any) -> Any:
     """32 random bits: "lowbias32" of base + position."""
     word = np.uint32(base + np.uint32(position))
@@ -34,14 +34,14 @@ def random_word(base: Any, position: Any) -> Any:
     return word ^ (word >> np.uint32(16))
 
 
-@loop
+@element
 def centred_low(word: Any) -> Any:
     """A number in (-1/2, 1/2) from the low 16 bits of a word."""
     bits = ((word << np.uint32(7)) & _MANTISSA) | _ONE_AND_HALF_STEP
     return np.int32(bits).view(np.float32) - _CENTRE
 
 
-@loop
+@element
 def centred_high(word: Any) -> Any:
     """A number in (-1/2, 1/2) from the high 16 bits of a word."""
     bits = ((word >> np.uint32(9)) & _MANTISSA) | _ONE_AND_HALF_STEP

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from thinwire.wire.kernels.compiled import loop
+from thinwire.wire.kernels.compiled import element, loop
 from thinwire.wire.kernels.memory import prefetch, prefetch_four_lines
 from thinwire.wire.kernels.random import block_word, centred_high, centred_low, random_word
 
@@ -122,7 +122,7 @@ def stochastic(
             codes[high + j] = _code(steps + centred_high(random_word(base, j)), bounds)
 
 
-@loop
+@element
 def _code(steps: Any, codes: Codes) -> Any:
     """The nearest code, within bounds, as stored. Of NaN, it is some code: callers clear those."""
     bits = np.float32(steps + codes.rounder).view(np.int32)

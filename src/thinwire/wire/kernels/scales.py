@@ -7,23 +7,26 @@ them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from thinwire.wire.kernels.compiled import loop
+from thinwire.wire.kernels.compiled import element, loop
 from thinwire.wire.kernels.memory import floats_at, halves_at, prefetch
-from thinwire.wire.scales import SMALLEST_SCALE
+from thinwire.wire.scales import SMALLEST_SCALE, ScaleRule
 
 __all__ = [
     "INFINITY",
     "NAN",
+    "Rule",
     "clear_codes",
     "extremes",
     "invert",
     "load_scales",
     "magnitudes",
     "round_scales",
+    "rule_of",
+    "scale_magnitudes",
     "store_scales",
 ]
 
@@ -81,22 +84,55 @@ def extremes(values: Any, width: int, ahead: Any, lowest: Any, highest: Any) -> 
         highest[block] = _ordered(high) if finite else NAN
 
 
+class Rule(NamedTuple):
+    """How `thinwire.wire.scales.ScaleRule` rounds, as numbers for a loop.
+
+    Attributes:
+        span: float32, what the magnitude or the range of a block is divided by to get the scale.
+        added, mask: int32, how to cut the bits of a scale.
+        largest: int32, the bits of the largest scale.
+    """
+
+    span: Any
+    added: Any
+    mask: Any
+    largest: Any
+
+
+def rule_of(rule: ScaleRule, span: float) -> Rule:
+    """A rule for loops, for magnitudes that are divided by ``span``."""
+    return Rule(
+        span=np.float32(span),
+        added=np.int32(rule.added),
+        mask=np.int32(rule.mask),
+        largest=np.float32(rule.largest).view(np.int32),
+    )
+
+
 @loop
-def round_scales(raw: Any, finite: Any, added: int, mask: int, largest: int) -> None:
+def round_scales(raw: Any, finite: Any, rule: Rule) -> None:
     """Round the float32 scales ``raw`` in place, as `ScaleRule.round` does.
 
     Args:
         raw: float32 scales.
         finite: int32, below `INFINITY` where the block is finite.
-        added, mask: how to cut the bits of a scale.
-        largest: the bits of the largest scale.
+        rule: how to round.
     """
     bits = raw.view(np.int32)
     for i in range(raw.size):
-        rounded = np.int32(np.int32(bits[i] + np.int32(added)) & np.int32(mask))
-        rounded = rounded if rounded < np.int32(largest) else np.int32(largest)
+        rounded = np.int32(np.int32(bits[i] + rule.added) & rule.mask)
+        rounded = rounded if rounded < rule.largest else rule.largest
         rounded = rounded if raw[i] >= _SMALLEST_SCALE else np.int32(0)
         bits[i] = rounded if finite[i] < INFINITY else NAN
+
+
+@loop
+def scale_magnitudes(magnitudes: Any, rule: Rule, out: Any) -> None:
+    """The rounded scales of blocks whose largest magnitudes are given as float bits."""
+    floats = magnitudes.view(np.float32)
+    for i in range(out.size):
+        out[i] = floats[i] / rule.span
+    round_scales(out, magnitudes, rule)
 
 
 @loop
@@ -147,7 +183,7 @@ def clear_codes(finite: Any, codes: Any) -> None:
             codes[block * stride : (block + 1) * stride] = 0
 
 
-@loop
+@element
 def _ordered(bits: Any) -> Any:
     """Float bits as integers that are ordered like the floats; its own inverse."""
     return bits ^ ((bits >> np.int32(31)) & _MAGNITUDE)

@@ -10,15 +10,22 @@ from thinwire.formats import WireFormat
 from thinwire.wire.codec import Codec
 from thinwire.wire.kernels.casts import CastKernel
 from thinwire.wire.kernels.cpu import UniformKernel
+from thinwire.wire.kernels.floats8 import Float8Kernel
+from thinwire.wire.kernels.logarithms import LogKernel
 from thinwire.wire.kernels.signs import SignKernel
+from thinwire.wire.kernels.sparse import SparseKernel
 
 __all__ = ["kernel_codec"]
 
 _KERNELS: dict[str, Callable[[WireFormat], Codec]] = {
     "bf16": CastKernel,
     "fp16": CastKernel,
+    "e4m3": Float8Kernel,
+    "e5m2": Float8Kernel,
     "int": UniformKernel,
+    "log": LogKernel,
     "sign": SignKernel,
+    "topk": SparseKernel,
 }
 # What no compiled loop does.
 _REFERENCE_ONLY = frozenset({"clip", "levels"})

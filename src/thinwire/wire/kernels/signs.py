@@ -7,17 +7,17 @@ until one number is left. The usual block of 128 has loops whose lengths the com
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from thinwire.formats import WireFormat
-from thinwire.wire.codec import Codec
 from thinwire.wire.kernels import scales, tiles
-from thinwire.wire.kernels.compiled import entry, loop
-from thinwire.wire.kernels.memory import floats_at, keep
-from thinwire.wire.kernels.plans import plan_of
+from thinwire.wire.kernels.blocked import BlockedKernel, Work, addresses_of
+from thinwire.wire.kernels.compiled import element, entry, loop
+from thinwire.wire.kernels.memory import floats_at, keep, prefetch
 from thinwire.wire.key import Key
 from thinwire.wire.scales import ScaleRule
 
@@ -29,61 +29,47 @@ _NOTHING = np.empty(0, np.uint8)
 _ONE = np.int32(1)
 
 
-class _Rule(NamedTuple):
-    """`thinwire.wire.scales.ScaleRule` as numbers for a loop."""
-
-    added: int
-    mask: int
-    largest: int
-
-
-class SignKernel(Codec):
+class SignKernel(BlockedKernel):
     """The family ``sign``."""
 
     def __init__(self, fmt: WireFormat) -> None:
         super().__init__(fmt)
         rule = ScaleRule.for_levels(reach=1.0, narrow="bf16scale" in fmt.options, up=False)
-        largest = int(np.float32(rule.largest).view(np.int32))
-        self._rule = _Rule(added=rule.added, mask=rule.mask, largest=largest)
+        self._rule = scales.rule_of(rule, span=1.0)
 
-    def _encode(self, x: Tensor, out: Tensor, key: Key) -> None:
+    def _encoder(self, x: Tensor, out: Tensor, plan: tiles.Plan, key: Key) -> Work:
         del key
-        plan = plan_of(self.format, x)
-        payload = out.numpy()
-        payload[plan.codes_end :] = 0
-        _encode_tiles(x.data_ptr(), out.data_ptr(), plan, self._rule)
+        return partial(_encode_tiles, x.data_ptr(), out.data_ptr(), plan, self._rule)
 
-    def _decode(self, payload: Tensor, out: Tensor) -> None:
-        self._decode_sum([payload], out)
-
-    def _decode_sum(self, payloads: Sequence[Tensor], out: Tensor) -> None:
-        plan = plan_of(self.format, out)
-        addresses = np.array([payload.data_ptr() for payload in payloads], np.int64)
-        _decode_tiles(addresses, out.data_ptr(), plan)
+    def _decoder(self, payloads: Sequence[Tensor], out: Tensor, plan: tiles.Plan) -> Work:
+        return partial(_decode_tiles, addresses_of(payloads), out.data_ptr(), plan)
 
 
 @entry
-def _encode_tiles(x: int, payload: int, plan: tiles.Plan, rule: _Rule) -> None:
+def _encode_tiles(
+    x: int, payload: int, plan: tiles.Plan, rule: scales.Rule, first: int, last: int
+) -> None:
     tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
     memory = tiles.scratch_memory(plan, tile_blocks)
     scratch = tiles.scratch_in(memory, plan, tile_blocks)
     more_memory = np.empty(tile_blocks * plan.block, np.float32)
     sums = floats_at(more_memory.ctypes.data, more_memory.size)
-    block = 0
-    while block < plan.num_blocks:
-        tile = tiles.next_tile(plan, block, plan.num_blocks, tile_blocks)
+    block = first
+    while block < last:
+        tile = tiles.next_tile(plan, block, last, tile_blocks)
         values = tiles.load_values(x, plan, tile, scratch)
         packed = tiles.codes_of(payload, plan, tile)
         done, bits = scratch.steps[: tile.num_blocks], scratch.finite[: tile.num_blocks]
         if tile.width == 8 * _LANES:
-            _sums_of_128(values, sums, done)
-            _signs_of_128(values.view(np.int32), packed)
+            soon, later = tiles.halves_of_next(x, plan, tile)
+            _sums_of_128(values, soon, sums, done)
+            _signs_of_128(values.view(np.int32), later, packed)
         else:
             _sums(values, tile.width, np.float32(1), sums, done)
             _signs(values.view(np.int32), tile.width, packed)
         _finish(values, tile.width, sums, done, bits)
         scales.clear_codes(bits, packed)
-        scales.round_scales(done, bits, rule.added, rule.mask, rule.largest)
+        scales.round_scales(done, bits, rule)
         scales.store_scales(done, tiles.scales_address(payload, plan, tile), plan.scale_bytes)
         block += tile.num_blocks
     keep(memory)
@@ -108,9 +94,14 @@ def _finish(values: Any, width: int, sums: Any, means: Any, finite: Any) -> None
 
 
 @loop
-def _sums_of_128(values: Any, sums: Any, out: Any) -> None:
-    """The sum of magnitudes of blocks of 128, as `_sums` forms it, with all lengths known."""
+def _sums_of_128(values: Any, ahead: Any, sums: Any, out: Any) -> None:
+    """The sum of magnitudes of blocks of 128, as `_sums` forms it, with all lengths known.
+
+    Meanwhile, bytes ``ahead`` are prefetched.
+    """
+    ahead_bytes = ahead.size // out.size
     for block in range(out.size):
+        prefetch(ahead, block * ahead_bytes, (block + 1) * ahead_bytes)
         v, s = np.uint64(block * 128), np.uint64(block * 16)
         for lane in range(16):
             i = v + np.uint64(lane)
@@ -132,9 +123,12 @@ def _sum_of_16(s: Any) -> Any:
 
 
 @loop
-def _signs_of_128(bits: Any, packed: Any) -> None:
-    """Sign bits of blocks of 128 as planes of width 1: 16 bytes a block."""
-    for block in range(packed.size // 16):
+def _signs_of_128(bits: Any, ahead: Any, packed: Any) -> None:
+    """Sign bits of blocks of 128 as planes of width 1: 16 bytes a block; prefetches ``ahead``."""
+    num_blocks = packed.size // 16
+    ahead_bytes = ahead.size // num_blocks
+    for block in range(num_blocks):
+        prefetch(ahead, block * ahead_bytes, (block + 1) * ahead_bytes)
         v, p = np.uint64(block * 128), np.uint64(block * 16)
         for lane in range(16):
             i = v + np.uint64(lane)
@@ -182,28 +176,29 @@ def _signs(bits: Any, width: int, packed: Any) -> None:
 
 
 @entry
-def _decode_tiles(payloads: Any, out: int, plan: tiles.Plan) -> None:
+def _decode_tiles(payloads: Any, out: int, plan: tiles.Plan, first: int, last: int) -> None:
     tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
     memory = tiles.scratch_memory(plan, tile_blocks)
     scratch = tiles.scratch_in(memory, plan, tile_blocks)
-    block = 0
-    while block < plan.num_blocks:
-        tile = tiles.next_tile(plan, block, plan.num_blocks, tile_blocks)
-        values = tiles.values_to_fill(out, plan, tile, scratch)
+    block = first
+    while block < last:
+        tile = tiles.next_tile(plan, block, last, tile_blocks)
+        target = tiles.target_of(out, plan, tile, scratch)
         for index in range(payloads.size):
             address = tiles.scales_address(payloads[index], plan, tile)
             means = scratch.steps[: tile.num_blocks]
             scales.load_scales(address, plan.scale_bytes, means)
             packed = tiles.codes_of(payloads[index], plan, tile)
-            _spread_signs(packed, tile.width, means, index > 0, values)
-        tiles.finish_values(values, out, plan, tile, payloads.size > 1)
+            _spread_signs(packed, means, tiles.turn_of(target, index, payloads.size))
+        tiles.finish_tile(target, out, plan, tile, scratch, payloads.size > 1)
         block += tile.num_blocks
-    keep(memory)
+    tiles.finish_tensor(plan, memory)
 
 
 @loop
-def _spread_signs(packed: Any, width: int, means: Any, add: bool, out: Any) -> None:
-    """The mean of each block with the sign of each bit, written or added."""
+def _spread_signs(packed: Any, means: Any, target: tiles.Target) -> None:
+    """The mean of each block with the sign of each bit into ``target``."""
+    width, out = target.width, target.values
     stretch = (width + 7) // 8
     for block in range(means.size):
         mean, p = means[block], np.uint64(block * stretch)
@@ -211,15 +206,16 @@ def _spread_signs(packed: Any, width: int, means: Any, add: bool, out: Any) -> N
             start = block * width + place * stretch
             size = np.uint64(max(0, min(stretch, (block + 1) * width - start)))
             first = np.uint64(start)
-            if add:
+            if target.adds:
                 for i in range(size):
                     out[first + i] += _signed(packed[p + i], place, mean)
             else:
                 for i in range(size):
                     out[first + i] = _signed(packed[p + i], place, mean)
+        tiles.finish_block(target, block)
 
 
-@loop
+@element
 def _signed(byte: Any, place: int, mean: Any) -> Any:
     bit = np.int32(np.int32(byte) >> np.int32(place)) & _ONE
     return (np.float32(1) - np.float32(2) * np.float32(bit)) * mean

@@ -12,8 +12,10 @@ import numpy as np
 
 from thinwire.wire.kernels.compiled import loop
 from thinwire.wire.kernels.halves import FLOAT32, narrow, widen
-from thinwire.wire.kernels.memory import bytes_at, floats_at, halves_at, words_at
+from thinwire.wire.kernels.memory import bytes_at, floats_at, halves_at, keep, words_at
+from thinwire.wire.kernels.planes import pack, unpack
 from thinwire.wire.kernels.rotation import rotate
+from thinwire.wire.kernels.streaming import LINE_BYTES, settle, stream
 from thinwire.wire.scales import FLOAT32_MAX
 
 __all__ = [
@@ -21,20 +23,28 @@ __all__ = [
     "ENCODE_TILE_ELEMENTS",
     "Plan",
     "Scratch",
+    "Target",
     "Tile",
     "blocks_per_tile",
     "codes_address",
     "codes_of",
+    "codes_to_fill",
     "element_bytes",
-    "finish_values",
+    "finish_block",
+    "finish_codes",
+    "finish_tensor",
+    "finish_tile",
+    "halves_of_next",
+    "load_codes",
     "load_values",
     "next_tile",
     "padded",
     "scales_address",
     "scratch_in",
     "scratch_memory",
+    "target_of",
+    "turn_of",
     "values_address",
-    "values_to_fill",
     "zeros_address",
 ]
 
@@ -56,6 +66,7 @@ class Plan(NamedTuple):
         kind: how the tensor's elements are stored: FLOAT32, BFLOAT16 or FLOAT16.
         bits: bits of a code.
         rotates: what is encoded are rotated values.
+        streams: the tensor is larger than the caches, and is written past them.
         num_blocks: blocks, the ragged one included.
         block_bytes: bytes of the codes of a full block.
         scale_bytes: bytes of a scale, and of a zero point.
@@ -67,6 +78,7 @@ class Plan(NamedTuple):
     kind: int
     bits: int
     rotates: bool
+    streams: bool
     num_blocks: int
     block_bytes: int
     scale_bytes: int
@@ -89,6 +101,7 @@ class Scratch(NamedTuple):
 
     Attributes:
         values: float32, where the tensor's own memory does not do.
+        halves: uint16, decoded 16-bit numbers that are to be streamed.
         steps: float32, the scale of each block.
         zeros: float32, the zero point of each block; 0 where there is none.
         finite: int32, float bits of the magnitude of each block.
@@ -96,10 +109,27 @@ class Scratch(NamedTuple):
     """
 
     values: Any
+    halves: Any
     steps: Any
     zeros: Any
     finite: Any
     codes: Any
+
+
+class Target(NamedTuple):
+    """Where the values of a tile go as they are decoded.
+
+    Attributes:
+        values: float32, block after block.
+        width: elements of a block.
+        adds: there is a sum already that they are added to.
+        address: where each block is streamed to as soon as it is complete; 0 for nowhere.
+    """
+
+    values: Any
+    width: int
+    adds: bool
+    address: int
 
 
 @loop
@@ -162,9 +192,45 @@ def codes_of(payload: int, plan: Plan, tile: Tile) -> Any:
 
 
 @loop
+def halves_of_next(x: int, plan: Plan, tile: Tile) -> Any:
+    """The bytes of the next tile in two halves, one for each pass over this one to prefetch."""
+    size = tile.num_blocks * tile.width * element_bytes(plan) // 2
+    address = values_address(x, plan, tile) + 2 * size
+    return bytes_at(address, size), bytes_at(address + size, size)
+
+
+@loop
+def codes_to_fill(packed: Any, plan: Plan, tile: Tile, scratch: Scratch) -> Any:
+    """Where to put codes of one byte each: into the payload when codes have 8 bits, or scratch."""
+    if plan.bits == 8:
+        return packed
+    codes = scratch.codes[: tile.num_blocks * padded(tile.width)]
+    codes[tile.num_blocks * tile.width :] = 0
+    return codes
+
+
+@loop
+def finish_codes(codes: Any, packed: Any, plan: Plan, tile: Tile) -> None:
+    """Pack the codes of a tile into the payload, unless they are there."""
+    if plan.bits != 8:
+        pack(codes, padded(tile.width), tile.width, plan.bits, packed)
+
+
+@loop
+def load_codes(packed: Any, plan: Plan, tile: Tile, scratch: Scratch) -> Any:
+    """The codes of a tile, one byte each."""
+    if plan.bits == 8:
+        return packed
+    stride = padded(tile.width)
+    codes = scratch.codes[: tile.num_blocks * stride]
+    unpack(packed, stride, tile.width, plan.bits, codes)
+    return codes
+
+
+@loop
 def scratch_memory(plan: Plan, tile_blocks: int) -> Any:
     """Memory for `scratch_in`."""
-    return np.empty(tile_blocks * (5 * plan.block + 12), np.uint8)
+    return np.empty(tile_blocks * (7 * plan.block + 12), np.uint8)
 
 
 @loop
@@ -173,10 +239,11 @@ def scratch_in(memory: Any, plan: Plan, tile_blocks: int) -> Scratch:
     size, address = tile_blocks * plan.block, memory.ctypes.data
     scratch = Scratch(
         floats_at(address, size),
-        floats_at(address + 4 * size, tile_blocks),
-        floats_at(address + 4 * (size + tile_blocks), tile_blocks),
-        words_at(address + 4 * (size + 2 * tile_blocks), tile_blocks),
-        bytes_at(address + 4 * (size + 3 * tile_blocks), size),
+        halves_at(address + 4 * size, size),
+        floats_at(address + 6 * size, tile_blocks),
+        floats_at(address + 6 * size + 4 * tile_blocks, tile_blocks),
+        words_at(address + 6 * size + 8 * tile_blocks, tile_blocks),
+        bytes_at(address + 6 * size + 12 * tile_blocks, size),
     )
     scratch.zeros[:] = 0
     return scratch
@@ -202,23 +269,58 @@ def load_values(tensor: int, plan: Plan, tile: Tile, scratch: Scratch) -> Any:
 
 
 @loop
-def values_to_fill(tensor: int, plan: Plan, tile: Tile, scratch: Scratch) -> Any:
-    """Where to put the float32 values of a tile: into the tensor, or ``scratch`` for 16 bits."""
-    size = tile.num_blocks * tile.width
-    if plan.kind == FLOAT32:
-        return floats_at(values_address(tensor, plan, tile), size)
-    return scratch.values[:size]
+def target_of(tensor: int, plan: Plan, tile: Tile, scratch: Scratch) -> Target:
+    """Where to put the float32 values of a tile: into the tensor, or ``scratch``."""
+    address, size = values_address(tensor, plan, tile), tile.num_blocks * tile.width
+    if plan.kind == FLOAT32 and not plan.streams:
+        return Target(floats_at(address, size), tile.width, False, 0)
+    # Whole cache lines can follow block by block, unless there is more to do with the values.
+    in_lines = address % LINE_BYTES == 0 and 4 * tile.width % LINE_BYTES == 0
+    follows = in_lines and plan.kind == FLOAT32 and not plan.rotates
+    return Target(scratch.values[:size], tile.width, False, address if follows else 0)
 
 
 @loop
-def finish_values(values: Any, tensor: int, plan: Plan, tile: Tile, is_sum: bool) -> None:
-    """Turn decoded values into those of the tensor: rotate back, narrow."""
+def turn_of(target: Target, index: int, num_payloads: int) -> Target:
+    """The target for one of several payloads: blocks are complete with the last one."""
+    address = target.address if index == num_payloads - 1 else 0
+    return Target(target.values, target.width, index > 0, address)
+
+
+@loop
+def finish_block(target: Target, block: int) -> None:
+    """Call this when the values of a block are complete: they are still in a register's reach."""
+    if target.address:
+        start, size = 4 * block * target.width, 4 * target.width
+        stream(target.values.ctypes.data + start, target.address + start, size)
+
+
+@loop
+def finish_tile(
+    target: Target, tensor: int, plan: Plan, tile: Tile, scratch: Scratch, is_sum: bool
+) -> None:
+    """Turn decoded values into those of the tensor: rotate back, narrow, stream."""
+    values, address = target.values, values_address(tensor, plan, tile)
     if plan.rotates:
         rotate(values, values, tile.width, _ONE, _EIGHT)
         if not is_sum:  # a value that was finite stays so; a sum may overflow like any other
             _keep_finite(values)
-    if plan.kind != FLOAT32:
-        narrow(values, plan.kind, halves_at(values_address(tensor, plan, tile), values.size))
+    if plan.kind == FLOAT32:
+        if plan.streams and not target.address:
+            stream(values.ctypes.data, address, 4 * values.size)
+    elif plan.streams:
+        narrow(values, plan.kind, scratch.halves[: values.size])
+        stream(scratch.halves.ctypes.data, address, 2 * values.size)
+    else:
+        narrow(values, plan.kind, halves_at(address, values.size))
+
+
+@loop
+def finish_tensor(plan: Plan, memory: Any) -> None:
+    """Call this after the last tile of a range of blocks, with the memory of its scratch."""
+    if plan.streams:
+        settle()
+    keep(memory)
 
 
 @loop

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from thinwire.wire.kernels import rounding, scales, tiles
-from thinwire.wire.kernels.compiled import entry, loop
+from thinwire.wire.kernels.compiled import element, entry, loop
 from thinwire.wire.kernels.memory import bytes_at, keep, prefetch
-from thinwire.wire.kernels.planes import pack, unpack
 from thinwire.wire.scales import FLOAT32_MAX
 
 __all__ = ["UniformLevels", "decode", "encode"]
@@ -29,10 +28,9 @@ class UniformLevels(NamedTuple):
     Attributes:
         codes: which codes there are.
         offset: float32, added to a code to store it without sign.
-        span: float32, what the magnitude or range of a block is divided by to get the scale.
+        rule: how scales are rounded.
         unit: float32, 1, or 1/2 for ``affine``, which works at half size.
         shift: float32, of the lattice.
-        added, mask, largest: how `thinwire.wire.scales.ScaleRule` rounds.
         narrow: zero points have 16 bits.
         affine: there are zero points.
         stochastic: rounding is random.
@@ -41,12 +39,9 @@ class UniformLevels(NamedTuple):
 
     codes: rounding.Codes
     offset: Any
-    span: Any
+    rule: scales.Rule
     unit: Any
     shift: Any
-    added: int
-    mask: int
-    largest: int
     narrow: bool
     affine: bool
     stochastic: bool
@@ -66,13 +61,9 @@ def encode(
         tile = tiles.next_tile(plan, block, last, tile_blocks)
         values = tiles.load_values(x, plan, tile, scratch)
         packed = tiles.codes_of(payload, plan, tile)
-        codes = packed
-        if plan.bits != 8:
-            codes = scratch.codes[: tile.num_blocks * tiles.padded(tile.width)]
-            codes[tile.num_blocks * tile.width :] = 0
+        codes = tiles.codes_to_fill(packed, plan, tile, scratch)
         _encode_tile(values, tile, x, payload, plan, levels, scratch, codes)
-        if plan.bits != 8:
-            pack(codes, tiles.padded(tile.width), tile.width, plan.bits, packed)
+        tiles.finish_codes(codes, packed, plan, tile)
         block += tile.num_blocks
     keep(memory)
 
@@ -89,9 +80,7 @@ def _encode_tile(
     codes: Any,
 ) -> None:
     """Scales into the payload, and codes of one byte each into ``codes``."""
-    half_bytes = values.size * tiles.element_bytes(plan) // 2
-    next_values = tiles.values_address(x, plan, tile) + 2 * half_bytes
-    soon, later = bytes_at(next_values, half_bytes), bytes_at(next_values + half_bytes, half_bytes)
+    soon, later = tiles.halves_of_next(x, plan, tile)
     steps, zeros = scratch.steps[: tile.num_blocks], scratch.zeros[: tile.num_blocks]
     finite = scratch.finite[: tile.num_blocks]
     if levels.affine:
@@ -102,7 +91,7 @@ def _encode_tile(
             zeros[i] *= levels.unit
     else:
         scales.magnitudes(values, tile.width, soon, finite)
-        _symmetric_scales(finite, levels, steps)
+        scales.scale_magnitudes(finite, levels.rule, steps)
     scales.store_scales(steps, tiles.scales_address(payload, plan, tile), plan.scale_bytes)
     scales.invert(steps, np.float32(1) / levels.unit)
     if levels.stochastic:
@@ -110,14 +99,6 @@ def _encode_tile(
     else:
         rounding.nearest(values, tile.width, zeros, steps, levels, later, codes)
     scales.clear_codes(finite, codes)
-
-
-@loop
-def _symmetric_scales(magnitudes: Any, levels: UniformLevels, out: Any) -> None:
-    floats = magnitudes.view(np.float32)
-    for i in range(out.size):
-        out[i] = floats[i] / levels.span
-    scales.round_scales(out, magnitudes, levels.added, levels.mask, levels.largest)
 
 
 @loop
@@ -130,25 +111,8 @@ def _affine_scales(zeros: Any, highest: Any, levels: UniformLevels, out: Any) ->
             rounded = np.int32(bits[i] + np.int32(0xFFFF)) if bits[i] < 0 else bits[i]
             rounded = np.int32(rounded & np.int32(-0x10000))
             bits[i] = min(rounded, _LOWEST_BFLOAT16) if rounded < 0 else rounded
-        out[i] = (floats[i] * _HALF - zeros[i] * _HALF) / levels.span * np.float32(2)
-    scales.round_scales(out, highest, levels.added, levels.mask, levels.largest)
-
-
-class _Source(NamedTuple):
-    """One of the payloads of a sum.
-
-    Attributes:
-        payload: its address.
-        shift: float32, the shift of its lattice.
-        add: there is a sum already that it is added to.
-        takes_turns: payloads take turns, tile by tile, too quickly for the processor to guess what
-            it will need next: the codes of the next tile are prefetched.
-    """
-
-    payload: int
-    shift: Any
-    add: bool
-    takes_turns: bool
+        out[i] = (floats[i] * _HALF - zeros[i] * _HALF) / levels.rule.span * np.float32(2)
+    scales.round_scales(out, highest, levels.rule)
 
 
 @entry
@@ -174,53 +138,52 @@ def decode(
     block = first
     while block < last:
         tile = tiles.next_tile(plan, block, last, tile_blocks)
-        values = tiles.values_to_fill(out, plan, tile, scratch)
+        target = tiles.target_of(out, plan, tile, scratch)
         for index in range(payloads.size):
-            source = _Source(payloads[index], shifts[index], index > 0, payloads.size > 1)
-            _decode_tile(source, tile, plan, levels, scratch, values)
-        tiles.finish_values(values, out, plan, tile, payloads.size > 1)
+            own = tiles.turn_of(target, index, payloads.size)
+            _decode_tile(payloads[index], shifts[index], tile, plan, levels, scratch, own)
+        tiles.finish_tile(target, out, plan, tile, scratch, payloads.size > 1)
         block += tile.num_blocks
-    keep(memory)
+    tiles.finish_tensor(plan, memory)
 
 
 @loop
 def _decode_tile(
-    source: _Source,
+    payload: int,
+    shift: Any,
     tile: tiles.Tile,
     plan: tiles.Plan,
     levels: UniformLevels,
     scratch: tiles.Scratch,
-    values: Any,
+    target: tiles.Target,
 ) -> None:
-    """Decode a tile into ``values``, or add it to them."""
-    payload, add = source.payload, source.add
+    """Decode a tile of one payload into ``target``."""
     steps, zeros = scratch.steps[: tile.num_blocks], scratch.zeros[: tile.num_blocks]
     scales.load_scales(tiles.scales_address(payload, plan, tile), plan.scale_bytes, steps)
     packed = tiles.codes_of(payload, plan, tile)
-    ahead_bytes = packed.size if source.takes_turns else 0
-    ahead = bytes_at(tiles.codes_address(payload, plan, tile) + packed.size, ahead_bytes)
-    codes = packed
-    if plan.bits != 8:
-        stride = tiles.padded(tile.width)
-        codes = scratch.codes[: tile.num_blocks * stride]
-        unpack(packed, stride, tile.width, plan.bits, codes)
+    ahead = bytes_at(tiles.codes_address(payload, plan, tile) + packed.size, packed.size)
+    codes = tiles.load_codes(packed, plan, tile, scratch)
     if levels.affine:
         scales.load_scales(tiles.zeros_address(payload, plan, tile), plan.scale_bytes, zeros)
-        _affine_values(codes, zeros, steps, add, tile.width, ahead, values)
+        _affine_values(codes, zeros, steps, ahead, target)
     else:
-        _symmetric_values(codes, steps, levels.offset, source.shift, add, tile.width, ahead, values)
+        _symmetric_values(codes, steps, levels.offset, shift, ahead, target)
 
 
 @loop
 def _symmetric_values(
-    codes: Any, steps: Any, offset: Any, shift: Any, add: bool, width: int, ahead: Any, out: Any
+    codes: Any, steps: Any, offset: Any, shift: Any, ahead: Any, target: tiles.Target
 ) -> None:
-    """``(code - offset + shift) * step`` into ``out``, or added to it; prefetches ``ahead``."""
-    ahead_bytes = ahead.size // steps.size
+    """``(code - offset + shift) * step`` into ``target``; prefetches ``ahead``.
+
+    Several payloads take turns, tile by tile, too quickly for the processor to guess what it will
+    need next.
+    """
+    width, out, ahead_bytes = target.width, target.values, ahead.size // steps.size
     for block in range(steps.size):
         step, first = steps[block], np.uint64(block * width)
         prefetch(ahead, block * ahead_bytes, (block + 1) * ahead_bytes)
-        if add:
+        if target.adds:
             for i in range(width):
                 k = first + np.uint64(i)
                 out[k] += (np.float32(codes[k]) - offset + shift) * step
@@ -228,19 +191,18 @@ def _symmetric_values(
             for i in range(width):
                 k = first + np.uint64(i)
                 out[k] = (np.float32(codes[k]) - offset + shift) * step
+        tiles.finish_block(target, block)
 
 
 @loop
-def _affine_values(
-    codes: Any, zeros: Any, steps: Any, add: bool, width: int, ahead: Any, out: Any
-) -> None:
-    """``zero + code * step`` at half size, doubled into ``out``, or added; prefetches ``ahead``."""
-    ahead_bytes = ahead.size // steps.size
+def _affine_values(codes: Any, zeros: Any, steps: Any, ahead: Any, target: tiles.Target) -> None:
+    """``zero + code * step`` at half size, doubled, into ``target``; prefetches ``ahead``."""
+    width, out, ahead_bytes = target.width, target.values, ahead.size // steps.size
     for block in range(steps.size):
         zero, step = zeros[block] * _HALF, steps[block] * _HALF
         first = np.uint64(block * width)
         prefetch(ahead, block * ahead_bytes, (block + 1) * ahead_bytes)
-        if add:
+        if target.adds:
             for i in range(width):
                 k = first + np.uint64(i)
                 out[k] += _doubled(zero + np.float32(codes[k]) * step)
@@ -248,9 +210,10 @@ def _affine_values(
             for i in range(width):
                 k = first + np.uint64(i)
                 out[k] = _doubled(zero + np.float32(codes[k]) * step)
+        tiles.finish_block(target, block)
 
 
-@loop
+@element
 def _doubled(value: Any) -> Any:
     """Twice the value, at most the largest float32; NaN stays."""
     doubled = value * np.float32(2)

@@ -27,6 +27,14 @@ __all__ = ["BlockedReference", "EncodedRows", "RandomRows"]
 
 _GROUP_ELEMENTS = 2**20
 
+# What the compiler would else do on an accelerator: divide approximately, flush denormals to zero,
+# and fuse products with sums. Each would move some values over the edge between two codes.
+_SAME_ARITHMETIC = {
+    "eager_numerics.division_rounding": True,
+    "eager_numerics.disable_ftz": True,
+    "emulate_precision_casts": True,
+}
+
 _Code = Callable[["Tensor", "RandomRows", "Tensor"], "tuple[Tensor, Tensor, Tensor | None]"]
 _Restore = Callable[["Tensor", "Tensor", "Tensor | None", "Tensor", int], "Tensor"]
 
@@ -224,4 +232,6 @@ class BlockedReference(Codec):
 def _compiled(function: Any) -> Any:
     # One graph for all sizes. Each format counts its own recompilations: they share this code.
     compile_: Any = torch.compile  # its stub lacks the last argument
-    return compile_(function, dynamic=True, fullgraph=True, isolate_recompiles=True)
+    return compile_(
+        function, dynamic=True, fullgraph=True, isolate_recompiles=True, options=_SAME_ARITHMETIC
+    )

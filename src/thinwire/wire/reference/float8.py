@@ -14,7 +14,7 @@ from torch import Tensor
 
 from thinwire.formats import WireFormat
 from thinwire.wire.reference.blocked import BlockedReference, EncodedRows, RandomRows
-from thinwire.wire.scales import ScaleRule, inverse_of
+from thinwire.wire.scales import ScaleRule, divided, inverse_of
 
 __all__ = ["FLOAT8_TYPES", "Float8Reference", "Float8Type"]
 
@@ -56,7 +56,7 @@ class Float8Reference(BlockedReference):
         del head
         largest = self._type.largest
         magnitudes = values.abs().amax(dim=1)
-        scales = self._rule.round(magnitudes / largest, magnitudes.isfinite())
+        scales = self._rule.round(divided(magnitudes, largest), magnitudes.isfinite())
         scaled = values * inverse_of(scales).unsqueeze(1)
         if "stochastic" in self.format.options:
             scaled = self._round_at_random(scaled, random)

@@ -15,7 +15,7 @@ from thinwire.formats import WireFormat
 from thinwire.wire.logarithm import LogLevels
 from thinwire.wire.reference.blocked import BlockedReference, EncodedRows, RandomRows
 from thinwire.wire.reference.extremes import magnitudes_of
-from thinwire.wire.scales import inverse_of
+from thinwire.wire.scales import divided, inverse_of
 
 __all__ = ["LogReference"]
 
@@ -31,7 +31,7 @@ class LogReference(BlockedReference):
         del head
         magnitudes = magnitudes_of(values, self.format)
         finite = magnitudes.isfinite()
-        scales = self._levels.rule.round(magnitudes / self._levels.reach, finite)
+        scales = self._levels.rule.round(divided(magnitudes, self._levels.reach), finite)
         units = values.abs() * inverse_of(scales).unsqueeze(1)
         edges = torch.tensor(self._levels.edges, device=values.device)
         if "stochastic" in self.format.options:

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from thinwire.formats import WireFormat
 from thinwire.wire.reference.blocked import BlockedReference, EncodedRows, RandomRows
-from thinwire.wire.scales import ScaleRule
+from thinwire.wire.scales import ScaleRule, divided
 
 __all__ = ["SignReference"]
 
@@ -31,8 +31,8 @@ class SignReference(BlockedReference):
         del random, head
         magnitudes = values.abs()
         width = values.shape[1]
-        means = fold(magnitudes) / width
-        small = fold(magnitudes * _SMALL_PART) / width / _SMALL_PART
+        means = divided(fold(magnitudes), width)
+        small = divided(fold(magnitudes * _SMALL_PART), width) / _SMALL_PART
         means = small.where(means.isinf(), means)
         scales = self._rule.round(means, magnitudes.isfinite().all(dim=1))
         codes = values.signbit().to(torch.uint8).masked_fill(scales.isnan().unsqueeze(1), 0)

@@ -19,7 +19,7 @@ from thinwire.wire.key import Key
 from thinwire.wire.levels import Levels, draw_shift, learn_levels, nearest_level
 from thinwire.wire.reference.blocked import BlockedReference, EncodedRows, RandomRows
 from thinwire.wire.reference.extremes import magnitudes_of, range_of
-from thinwire.wire.scales import FLOAT32_MAX, inverse_of
+from thinwire.wire.scales import FLOAT32_MAX, divided, inverse_of
 
 __all__ = [
     "AffineReference",
@@ -48,7 +48,8 @@ class _UniformReference(BlockedReference):
 
     def _symmetric_scales(self, values: Tensor) -> Tensor:
         magnitudes = magnitudes_of(values, self.format)
-        return self._levels.rule.round(magnitudes / self._levels.span, magnitudes.isfinite())
+        scales = divided(magnitudes, self._levels.span)
+        return self._levels.rule.round(scales, magnitudes.isfinite())
 
     def _round(self, steps: Tensor, random: RandomRows) -> Tensor:
         if "stochastic" in self.format.options:
@@ -144,7 +145,7 @@ class AffineReference(_UniformReference):
         lowest, highest = range_of(values, self.format)
         zeros = self._round_zero(lowest + 0.0).masked_fill(~finite, 0.0)
         half_range = highest * 0.5 - zeros * 0.5
-        scales = levels.rule.round(half_range / levels.span * 2.0, finite)
+        scales = levels.rule.round(divided(half_range, levels.span) * 2.0, finite)
         per_half_step = inverse_of(scales * 0.5).unsqueeze(1)
         steps = (values * 0.5 - zeros.unsqueeze(1) * 0.5) * per_half_step
         codes = self._round(steps, random).clamp(0, levels.top)
