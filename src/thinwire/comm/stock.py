@@ -8,8 +8,8 @@ backend sends depends on its algorithm:
                      keeps a slice: 2 (W - 1) / W * input bytes
     all-reduce       ring everywhere: 2 (W - 1) / W * input bytes
 
-An error of the backend is raised as a ``RankError`` with the names of the two neighbours in the ring;
-one of a gather or reduce-scatter with ``async_op`` comes as it is from whoever waits for its work.
+An error of the backend is raised as a ``RankError`` with the names of the two neighbours in the
+ring; one of a gather or reduce-scatter with ``async_op`` comes as it is from whoever waits for it.
 """
 
 from __future__ import annotations
