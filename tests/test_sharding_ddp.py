@@ -133,3 +133,49 @@ def refusal_body(rank: int, size: int) -> None:
 
 def test_a_recipe_for_another_wrapper_is_refused() -> None:
     run_world(refusal_body, 2)
+
+
+def conservation_body(
+    rank: int, size: int, text: str
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The sum of what some steps applied, by parameter, and what is still owed."""
+    model = tw.shard(make_model(), parse_recipe(text))
+    applied: dict[str, Tensor] = {}
+    for step in range(4):
+        model.zero_grad()
+        token_loss(model, draw_tokens(step, rank)).backward()  # type: ignore[no-untyped-call]
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            plain = name.removeprefix("module.")
+            applied[plain] = applied.get(plain, torch.zeros(())) + parameter.grad.flatten()
+    return applied, tw.compression_state(model)
+
+
+@pytest.mark.parametrize("fmt", ["topk=0.1", "sign/32"])
+def test_what_was_applied_and_what_is_owed_are_the_sum_of_the_gradients(fmt: str) -> None:
+    size = 3
+    answers = run_world(conservation_body, size, f"ddp:grads={fmt}:feedback=true:min_numel=0")
+    truth = make_model()
+    for step in range(4):
+        for rank in range(size):
+            (token_loss(truth, draw_tokens(step, rank)) / size).backward()  # type: ignore[no-untyped-call]
+    for name, parameter in truth.named_parameters():
+        gradient = parameter.grad
+        if gradient is None or gradient.dim() < 2:
+            continue
+        # what every rank lost of its contributions, and what each lost of its slice of the result
+        owed = torch.zeros(gradient.numel())
+        start = 0
+        for owner in range(size):
+            result = answers[owner][1][f"rank{owner}/residuals/{name}/result"]
+            stop = start + len(result)
+            owed[start:stop] += result
+            for rank, (_, state) in enumerate(answers):
+                owed[start:stop] += state[f"rank{rank}/residuals/{name}/to {owner}"] / size
+            start = stop
+        assert start == gradient.numel()
+        total = gradient.flatten()
+        applied = answers[0][0][name]
+        # a few roundings a step, of values a few times the largest gradient
+        assert (applied + owed - total).abs().max() <= 1e-5 * total.abs().max()
+        assert (applied - total).abs().max() > 1e-2 * total.abs().max()
