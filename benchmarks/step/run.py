@@ -14,7 +14,6 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-sys.path.insert(0, str(HERE))
 
 from record import compare, table, write  # noqa: E402 - the folder above is not a package
 from rivals import TITLES, measure_rivals  # noqa: E402 - the same

@@ -21,7 +21,8 @@ from thinwire.quantities import parse_bit_rate
 __all__ = ["measure_rivals"]
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+ROOT = HERE.parent
+RANK = HERE / "step" / "rival_rank.py"
 # how long a rival may take for all of its steps before it counts as not running
 TIMEOUT_S = 900.0
 TITLES = {
@@ -59,7 +60,7 @@ def measure_rivals(names: Sequence[str], arguments: dict[str, str]) -> dict[str,
             try:
                 launch(
                     network,
-                    [str(python), str(HERE / "rival_rank.py"), name, *training],
+                    [str(python), str(RANK), name, *training],
                     environment={
                         "TORCH_CPP_LOG_LEVEL": "ERROR",
                         "PYTHONPATH": str(ROOT / "src"),
