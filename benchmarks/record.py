@@ -51,14 +51,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(folder: Path, figures: Any, text: str) -> None:
-    """Write ``results.json`` and ``results.md`` into the benchmark's folder, each at once."""
+def write(folder: Path, figures: Any, text: str, name: str = "results") -> None:
+    """Write ``NAME.json`` and ``NAME.md`` into the benchmark's folder, each at once."""
     facts = conditions()
     listed = "\n".join(f"- {name}: {value}" for name, value in facts.items())
     _replace(
-        folder / "results.json", json.dumps({"conditions": facts, "figures": figures}, indent=1)
+        folder / f"{name}.json", json.dumps({"conditions": facts, "figures": figures}, indent=1)
     )
-    _replace(folder / "results.md", f"{text}\n{listed}\n")
+    _replace(folder / f"{name}.md", f"{text}\n{listed}\n")
     print(text)
 
 

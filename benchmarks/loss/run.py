@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--ranks", default="4")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--name", default="results", help="of the files that are written")
     options = parser.parse_args()
     recipes = [BASELINE, *options.recipes.split(",")]
     losses: dict[str, list[float]] = {recipe: [] for recipe in recipes}
@@ -48,13 +49,22 @@ def main() -> None:
             f"{loss:.4f} ({drift:+.2f} %)"
             for loss, drift in zip(losses[recipe], drifts, strict=True)
         ]
-        rows.append([f"`{recipe}`", *cells, f"{statistics.mean(drifts):+.2f} %"])
-    header = ["recipe", *(f"seed {seed}" for seed in range(options.seeds)), "mean drift"]
+        rows.append([f"`{recipe}`", *cells, f"{statistics.mean(drifts):+.2f} %", _error(drifts)])
+    header = ["recipe", *(f"seed {seed}" for seed in range(options.seeds))]
+    header += ["mean drift", "standard error"]
     text = (
         f"Held-out loss (nats per byte) of {options.model} after {options.steps} steps of 2 x 64 "
         f"bytes per rank on {options.ranks} ranks; in brackets the drift from {BASELINE}.\n\n"
     )
-    write(HERE, {"losses": losses, "options": vars(options)}, text + table(header, rows))
+    figures = {"losses": losses, "options": vars(options)}
+    write(HERE, figures, text + table(header, rows), options.name)
+
+
+def _error(drifts: list[float]) -> str:
+    """Of the mean: what seeds alone may move it by."""
+    if len(drifts) == 1:
+        return "-"
+    return f"{statistics.stdev(drifts) / len(drifts) ** 0.5:.2f} %"
 
 
 if __name__ == "__main__":

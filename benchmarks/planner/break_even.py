@@ -17,11 +17,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from record import compare, conditions, table  # noqa: E402 - the folder above is not a package
+from record import compare, table, write  # noqa: E402 - the folder above is not a package
 
 SEQ, MICRO_BATCH = "64", "1"
 MARGIN = 0.25
-NAME = "break-even"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +78,8 @@ def main() -> None:
         "faster",
         "as planned",
     ]
-    document = {"conditions": conditions(), "cases": found}
-    (HERE / f"{NAME}.json").write_text(json.dumps(document, indent=1) + "\n")
-    listed = "\n".join(f"- {name}: {value}" for name, value in conditions().items())
     text = f"Steps {MARGIN:.0%} below and above the break-even that the plan names.\n\n"
-    (HERE / f"{NAME}.md").write_text(f"{text}{table(header, rows)}\n{listed}\n")
-    print(table(header, rows))
+    write(HERE, found, text + table(header, rows), "break-even")
 
 
 def measure(case: Case, steps: str, tolerance: str) -> dict[str, Any]:
