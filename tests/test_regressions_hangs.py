@@ -220,7 +220,7 @@ def short_group(seconds: float) -> DeviceMesh:
     return DeviceMesh.from_group(group, "cpu")
 
 
-def lost_rank_body(rank: int, size: int, text: str, how: str) -> float:
+def lost_rank_body(rank: int, size: int, text: str, how: str) -> str:
     """The last rank leaves between two steps, or stops answering; the others end, and name it.
 
     A rank that leaves closes its connections, as one that was killed does.
@@ -237,18 +237,17 @@ def lost_rank_body(rank: int, size: int, text: str, how: str) -> float:
     if rank == size - 1:
         if how == "hangs":
             time.sleep(2.2 * timeout_s)
-        return 0.0
+        return ""
     start = time.monotonic()
-    # DDP passes on what its hook raised as a RuntimeError with the words of it
+    # stock DDP passes on what its hook raised as a RuntimeError with the words of it
     with pytest.raises((RankError, RuntimeError), match=rf"rank {rank} waited for") as raised:
         train(model, rank, 4)
     elapsed_s = time.monotonic() - start
-    # a ring does not tell which of a rank's neighbours left, and with three ranks both are
-    assert f"rank {size - 1} on host {size - 1}" in str(raised.value)
+    time.sleep(1)  # who leaves now would be the lost rank of one that is still to notice
     assert re.search("[Cc]onnection|[Tt]imed out", str(raised.value))  # what the backend said
     # one timeout, not one for each of the nine modules; the rest is for a busy machine
     assert elapsed_s < 2 * timeout_s
-    return elapsed_s
+    return str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -265,4 +264,7 @@ def lost_rank_body(rank: int, size: int, text: str, how: str) -> float:
 )
 def test_a_lost_rank_ends_the_others_within_the_timeout(text: str, how: str) -> None:
     """A rank dies in the middle of a compressed exchange: an error on all others, soon."""
-    run_world(lost_rank_body, 3, text, how)
+    first, second, _ = run_world(lost_rank_body, 3, text, how)
+    # whoever notices first closes its connections too, and the other may be waiting for it by then;
+    # a ring does not tell which of a rank's neighbours left, and with three ranks both are
+    assert "rank 2 on host 2" in first + second

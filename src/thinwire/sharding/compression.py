@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -169,19 +169,25 @@ class Compression:
             return None
         return self.sender.submit(job, waits_for_room=False)
 
-    def reduce_later(self, job: Job) -> None:
+    def reduce_later(
+        self, job: Job, when_done: Callable[[BaseException | None], None] | None = None
+    ) -> None:
         """Reduce gradients beside compute; ``backward()`` does not return before it is done.
 
         Callbacks that autograd runs at the end of a backward pass run in order of registration, so
         this one comes after FSDP2's, which reduces the root module's gradients. A pass that failed
         ran no callback, so every pass registers its own.
+
+        Args:
+            job: what reduces them.
+            when_done: told when the job has ended; its error is raised at the end of backward.
         """
         assert self.sender is not None  # whoever defers has checked may_defer
         this_pass = torch._C._current_graph_task_id()
         if this_pass != self._watched_pass:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish_pending)
             self._watched_pass = this_pass
-        self._pending.append(self.sender.submit(job))
+        self._pending.append(self.sender.submit(job, when_done))
 
     def reduce_now(self, job: Job) -> None:
         """Reduce gradients and return when it is done, in line after all that is under way.

@@ -86,8 +86,9 @@ class CompressedHook:
             run_now(self._average.job(gradients, key))
             future.set_result(bucket.buffer())
         else:
+            # an error is raised at the end of backward: DDP would wrap it in one of its own
             settle = functools.partial(_settle, future, bucket.buffer())
-            sender.submit(self._average.job(gradients, key), settle)
+            self._compression.reduce_later(self._average.job(gradients, key), settle)
         return future
 
     def _key(self, bucket: GradBucket) -> Key:
@@ -98,12 +99,9 @@ class CompressedHook:
 
 
 def _settle(
-    future: torch.futures.Future[Tensor], values: Tensor, error: BaseException | None
+    future: torch.futures.Future[Tensor], values: Tensor, _error: BaseException | None
 ) -> None:
-    if error is None:
-        future.set_result(values)
-    else:
-        future.set_exception(error)  # type: ignore[arg-type]  # the stub has the wrong type
+    future.set_result(values)
 
 
 def attach(model: DistributedDataParallel, compression: Compression) -> None:
