@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 import thinwire as tw
 from small_models import Residual, SmallModel, draw_tokens, make_model, token_loss, train
-from thinwire.errors import RankError
+from thinwire.errors import ConfigError, RankError
 from thinwire.recipes import parse_recipe
 from world import run_world
 
@@ -211,6 +211,21 @@ def test_a_generator_and_its_discriminator_share_a_backward_pass(first: str, sec
     same, a dead process when they were not.
     """
     run_world(two_models_body, 2, first, second)
+
+
+def disagreement_body(rank: int, size: int) -> None:
+    """What one rank alone would refuse, or train, is refused by all at once."""
+    odd = "zeropp:replica=none:qat=int4/128" if rank == 1 else "zeropp:replica=none"
+    with pytest.raises(ConfigError, match="recipe differs between ranks"):
+        tw.shard(deep_model(), parse_recipe(odd))
+    model = deep_model()
+    next(model.parameters()).requires_grad_(rank != 1)
+    with pytest.raises(ConfigError, match="list of parameters differs between ranks"):
+        tw.shard(model, parse_recipe("zeropp:replica=none"))
+
+
+def test_ranks_that_disagree_are_told_before_one_refuses_alone() -> None:
+    run_world(disagreement_body, 3)
 
 
 def short_group(seconds: float) -> DeviceMesh:

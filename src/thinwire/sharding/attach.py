@@ -17,6 +17,7 @@ from thinwire.comm.ledger import Ledger, LedgerReport
 from thinwire.comm.sender import shared_sender
 from thinwire.comm.topology import Topology, discover_topology
 from thinwire.errors import ConfigError, StateError
+from thinwire.patterns import check_patterns
 from thinwire.recipe import Recipe
 from thinwire.sharding import ddp, local_sgd
 from thinwire.sharding.compression import Compression
@@ -69,7 +70,7 @@ def shard(
             f"the model is wrapped already ({type(wrapper).__name__}): use thinwire.compress on "
             "it, or pass the plain model to thinwire.shard"
         )
-    topology = _agree(model, recipe)
+    topology = _agree(model)
     if recipe.stage == 0:
         if blocks is not None or mesh is not None:
             raise ConfigError(
@@ -121,7 +122,7 @@ def compress(model: nn.Module, recipe: Recipe, *, overlap: bool = True) -> None:
             "use thinwire.shard on the plain model, or pass reshard_after_forward=<ranks per "
             "host> to fully_shard and leave replica out of the recipe"
         )
-    _attach(model, recipe, _agree(model, recipe), overlap=overlap)
+    _attach(model, recipe, _agree(model), overlap=overlap)
 
 
 def ledger(model: nn.Module) -> LedgerReport:
@@ -162,20 +163,27 @@ def _check_call(model: nn.Module, recipe: Recipe) -> None:
             f"a recipe is expected, not {recipe!r}: use thinwire.recipes.zeropp(), or "
             "thinwire.recipes.parse_recipe(text)"
         )
+    if dist.is_initialized():
+        # before anything is refused: a rank that refused by itself would let the others wait;
+        # two names for the same fields are no disagreement
+        require_agreement("recipe", repr(dataclasses.replace(recipe, name="")))
     check_supported(recipe)
     if model in _compressions:
         raise StateError(
             "this model's traffic is compressed already, and what is plugged in cannot be taken "
             "out: build the model anew for another recipe"
         )
+    plain = model.module if isinstance(model, DistributedDataParallel) else model
+    check_patterns(recipe, {name: p.shape for name, p in plain.named_parameters()})
 
 
-def _agree(model: nn.Module, recipe: Recipe) -> Topology:
+def _agree(model: nn.Module) -> Topology:
     topology = discover_topology()
-    # two names for the same fields are no disagreement
-    require_agreement("recipe", repr(dataclasses.replace(recipe, name="")))
-    shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in model.named_parameters()]
-    require_agreement("model's list of parameters", repr(shapes))
+    listed = [
+        (name, tuple(p.shape), str(p.dtype), "trained" if p.requires_grad else "frozen")
+        for name, p in model.named_parameters()
+    ]
+    require_agreement("model's list of parameters", repr(listed))
     return topology
 
 

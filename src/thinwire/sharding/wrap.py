@@ -60,7 +60,7 @@ def wrap_fsdp(
 
     Raises:
         ConfigError: a replica or a shard per host is asked for on hosts of unequal size, or a
-            parameter has no elements.
+            parameter has no dimension or no elements.
     """
     if recipe.hybrid:
         mesh = _hybrid_mesh(model, topology, mesh)
@@ -94,6 +94,11 @@ def _hybrid_mesh(model: nn.Module, topology: Topology, mesh: DeviceMesh | None) 
 def _prepare_parameters(model: nn.Module, recipe: Recipe) -> None:
     """Make parameters such as FSDP2 takes them: with elements, in the order of their indices."""
     for name, parameter in model.named_parameters():
+        if parameter.dim() == 0:
+            raise ConfigError(
+                f"recipe {recipe.name}: parameter {name} has no dimension, and FSDP2 cuts along "
+                "the first one; give it the shape [1], or use stage=0"
+            )
         if parameter.requires_grad and not parameter.numel():
             raise ConfigError(
                 f"recipe {recipe.name}: parameter {name} of shape {tuple(parameter.shape)} has no "
