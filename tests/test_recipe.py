@@ -217,7 +217,7 @@ def test_a_text_that_names_no_recipe_is_told_what_would(text: str, told: str) ->
     assert told in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", " , ", "zero3,zero3"])
+@pytest.mark.parametrize("text", ["", " , ", "zero3,zero3", "zero3,,thin", "zero3,"])
 def test_a_list_that_is_empty_or_repeats_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_recipes(text)

@@ -213,9 +213,11 @@ def parse_recipes(text: str) -> tuple[Recipe, ...]:
     Raises:
         ConfigError: the list is empty, names a recipe twice, or one of them does not parse.
     """
-    items = [item.strip() for item in text.split(",") if item.strip()]
+    items = [item.strip() for item in text.split(",")] if text.strip() else []
     if not items:
         raise ConfigError(f"no recipe given: name one or more of {', '.join(NAMED)}")
+    if "" in items:
+        raise ConfigError(f"recipes {text!r}: nothing between two commas; leave one out")
     twice = sorted({item for item in items if items.count(item) > 1})
     if twice:
         raise ConfigError(f"recipe {twice[0]!r} is listed twice: name each recipe once")
