@@ -200,6 +200,7 @@ def test_a_folder_and_a_file_are_read(tmp_path: Path) -> None:
         ({"hidden_size": None}, "needs 'hidden_size'; add it"),
         ({"hidden_size": 0}, "hidden_size = 0 is not a whole number above zero"),
         ({"hidden_size": 65}, "does not divide hidden_size = 65"),
+        ({"num_key_value_heads": 3}, "does not divide num_attention_heads = 4"),
         ({"num_hidden_layers": "two"}, "num_hidden_layers = 'two' is not a whole number"),
         ({"model_type": "mamba"}, "model_type 'mamba' is not known; known are llama"),
         ({"model_type": None}, "names no model_type"),

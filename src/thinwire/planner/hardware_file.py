@@ -84,8 +84,13 @@ def load_device(name: str, *changes: Mapping[str, Any]) -> Device:
 def _completed(owner: str, codec: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str, Any]:
     """A table of codecs in which the preset's kinds fill in those that were not measured."""
     for verb, copies in codec.items():
-        if verb not in preset or not isinstance(copies, dict):
-            raise ConfigError(f"{owner}: {verb} = {copies!r} is not one of {', '.join(preset)}")
+        if verb not in preset:
+            raise ConfigError(f"{owner}: {verb!r} is not one of {', '.join(preset)}")
+        if not isinstance(copies, dict):
+            raise ConfigError(
+                f"{owner}: {verb} = {copies!r} must be a table of kinds, such as {{ int = 0.5 }}; "
+                "a file of an older version is to be calibrated again"
+            )
     return {verb: {**copies, **codec.get(verb, {})} for verb, copies in preset.items()}
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thinwire.errors import ConfigError
+from thinwire.patterns import check_patterns
 from thinwire.planner.break_even import break_even_bit_per_s
 from thinwire.planner.candidates import drift_rank, memory_variants
 from thinwire.planner.explain import explain
@@ -68,10 +69,14 @@ def make_plan(setting: Setting, recipes: Sequence[Recipe], *, limit: int | None 
         limit: keep no more predictions than this, the best ones; ``None``: all.
 
     Raises:
-        ConfigError: no recipe, or one that the device cannot compute.
+        ConfigError: no recipe, one that the device cannot compute, or one with a pattern on names
+            that decides nothing.
     """
     if not recipes:
         raise ConfigError("no recipe to plan: name at least one")
+    shapes = setting.workload.shapes()
+    for recipe in recipes:
+        check_patterns(recipe, shapes)
     predictions = [predict(setting, recipe) for recipe in recipes]
     fitting = _ranked([item for item in predictions if item.fit.fits])
     failing = sorted(

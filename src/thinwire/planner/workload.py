@@ -126,6 +126,15 @@ class Workload:
         """Elements of all parameters; tied ones count once."""
         return self.root.numel + sum(layer.count * layer.numel for layer in self.layers)
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The global shape of every parameter, by its full name; tied ones count once."""
+        return {
+            name: parameter.shape
+            for layer in (self.root, *self.layers)
+            for index in range(layer.start, layer.start + layer.count)
+            for name, parameter in zip(layer.parameter_names(index), layer.parameters, strict=True)
+        }
+
     @property
     def active_parameters(self) -> float:
         """Elements that one token uses: all of them, but its share of the experts."""

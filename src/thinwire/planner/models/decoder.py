@@ -90,6 +90,9 @@ def decoder_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Worklo
 
 def _attention(config: ModelConfig, tokens: int, fused: bool) -> Attention:
     heads = config.integer("num_attention_heads")
+    kv_heads = config.integer("num_key_value_heads", heads)
+    if kv_heads != heads:
+        config.divided("num_attention_heads", "num_key_value_heads")  # raises unless it is even
     has_width = config.values.get("head_dim") is not None
     width = (
         config.integer("head_dim")
@@ -101,7 +104,7 @@ def _attention(config: ModelConfig, tokens: int, fused: bool) -> Attention:
     windowed = isinstance(window, int) and config.flag("use_sliding_window", default=True)
     return Attention(
         heads=heads,
-        kv_heads=config.integer("num_key_value_heads", heads),
+        kv_heads=kv_heads,
         width=width,
         context=min(tokens, window) if windowed and isinstance(window, int) else tokens,
         fused=fused,

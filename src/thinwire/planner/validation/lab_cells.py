@@ -173,7 +173,8 @@ def read_lab_cells(path: Path) -> LabReport:
         raise InputError(f"cells {path}: cannot be read ({reason})") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"cells {path}: not a result of benchmarks/planner/run.py ({error!r})"
+            f"cells {path}: not a result of benchmarks/planner/run.py; run that, or give the "
+            "cells.json that it wrote"
         ) from error
     if not report.cells:
         raise InputError(f"cells {path}: holds no measurement; run benchmarks/planner/run.py")
