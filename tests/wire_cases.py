@@ -48,11 +48,11 @@ LOGARITHMIC = tuple(
 SIGN = ("sign/8", "sign/24", "sign/128+bf16scale")
 CLIPPED = (
     "int4/24+clip=90",
-    "int8/128+stochastic+clip=97.5",
+    "int8/128+clip=97.5",
     "int4/128+asym+clip=95",
     "int3/24+asym+clip=75+bf16scale",
     "log5/24+clip=90",
-    "log4/128+stochastic+clip=99",
+    "log4/128+clip=99",
 )
 LEARNED = (
     "int2/24+levels",

@@ -77,6 +77,7 @@ _CONFLICTS: dict[tuple[str, str], str] = {
     ("stochastic", "shift"): "each makes the rounding unbiased, so one of them is enough",
     ("asym", "shift"): "the shifted lattice is symmetric and has no zero point",
     ("clip", "shift"): "the shifted lattice is unbiased only when nothing is cut off",
+    ("clip", "stochastic"): "what is cut off is off on average too; round to nearest beside +clip",
     ("asym", "levels"): "learned levels are already where the values are",
     ("stochastic", "levels"): "levels are learned for rounding to the nearest one",
     ("shift", "levels"): "levels are learned where the values are, not on a lattice",

@@ -28,6 +28,7 @@ from thinwire.families import (
     parse_block,
     unknown_family,
 )
+from thinwire.format_fields import check_field_types, check_numel, check_shape, check_text
 from thinwire.layouts import Layout, LowRankLayout, SparseLayout, plane_widths
 
 __all__ = ["Layout", "LowRankLayout", "SparseLayout", "WireFormat", "parse_format", "plane_widths"]
@@ -64,6 +65,7 @@ class WireFormat:
 
     def __post_init__(self) -> None:
         """Refuse what no codec could write."""
+        check_field_types(self)
         family = FAMILIES.get(self.family)
         if family is None or self.bits not in family.bits:
             raise FormatError(unknown_family(f"{self.family}{self.bits}"))
@@ -123,7 +125,7 @@ class WireFormat:
 
     def layout(self, numel: int) -> Layout:
         """Where the parts of the payload of ``numel`` elements lie: for casts and blocks."""
-        _check_numel(numel)
+        check_numel(numel)
         if self.block is None:
             return Layout(
                 num_blocks=0,
@@ -145,7 +147,7 @@ class WireFormat:
 
     def sparse_layout(self, numel: int) -> SparseLayout:
         """Where the parts of the payload of ``numel`` elements lie: for ``topk``."""
-        _check_numel(numel)
+        check_numel(numel)
         assert self.share is not None
         return SparseLayout(numel=numel, num_kept=math.ceil(self.share * numel))
 
@@ -174,6 +176,7 @@ class WireFormat:
             return self.sparse_layout(numel).total_bytes
         if self.family != "lowrank":
             return self.layout(numel).total_bytes
+        check_numel(numel)
         layout = self.low_rank_layout()
         if numel != layout.rows * layout.columns:
             raise FormatError(
@@ -184,6 +187,7 @@ class WireFormat:
 
     def wire_bytes_of(self, shape: Sequence[int]) -> int:
         """Exact size in bytes of the payload of a tensor of this shape; errors as `for_shape`."""
+        check_shape(shape)
         return self.for_shape(shape).wire_bytes(math.prod(shape))
 
     def for_shape(self, shape: Sequence[int]) -> WireFormat:
@@ -193,16 +197,24 @@ class WireFormat:
         (PowerSGD, arXiv 1905.13727, section 3).
 
         Raises:
-            FormatError: ``lowrank`` of a vector or a single number.
+            FormatError: ``lowrank`` of a vector or a single number, or one that is for another
+                shape already.
         """
         if self.family != "lowrank":
             return self
+        check_shape(shape)
         if len(shape) < 2:
             raise FormatError(
                 f"{self} needs a matrix, and a tensor of shape {tuple(shape)} is none: "
                 "send it as 'fp32' or 'bf16'"
             )
-        return replace(self, shape=(shape[0], math.prod(shape[1:])))
+        matrix = (shape[0], math.prod(shape[1:]))
+        if self.shape not in (None, matrix):
+            raise FormatError(
+                f"{self} is for one shape, and a tensor of shape {tuple(shape)} has another: "
+                f"write {self.name!r}, which takes the shape of every tensor"
+            )
+        return replace(self, shape=matrix)
 
     def factors_of(self, shape: Sequence[int]) -> LowRankLayout | None:
         """The factors of a tensor of this shape, or None where it travels as it is.
@@ -218,9 +230,18 @@ class WireFormat:
 
     def bits_per_element(self, numel: int) -> float:
         """Bits on the wire per element of a tensor of ``numel`` elements, scales included."""
+        check_numel(numel)
         if numel < 1:
             raise FormatError(f"bits per element need at least one element, not {numel}")
         return 8 * self.wire_bytes(numel) / numel
+
+    @property
+    def block_bits(self) -> float:
+        """Bits per element of a whole block, its scale and zero point included; of a cast."""
+        if self.block is None:
+            return float(self.bits)
+        layout = self.layout(self.block)
+        return 8 * (layout.codes_end - layout.head_bytes) / self.block
 
     @property
     def _head_bytes(self) -> int:
@@ -261,9 +282,10 @@ def parse_format(text: str) -> WireFormat:
             ``"topk=0.01"``, ``"lowrank=4"``.
 
     Raises:
-        FormatError: unknown family, impossible block, or an option that the family cannot have.
+        FormatError: no text, unknown family, impossible block, or an option that the family cannot
+            have.
     """
-    head, *option_texts = text.strip().split("+")
+    head, *option_texts = check_text(text).split("+")
     name, slash, block_text = head.partition("/")
     settings: dict[str, Any]
     if name.partition("=")[0] in ("topk", "lowrank"):
@@ -342,8 +364,3 @@ def _split_name(name: str) -> tuple[str, int]:
 def _is_numbered(family_name: str, bits: int) -> bool:
     family = FAMILIES.get(family_name)
     return family is not None and family.numbered and bits in family.bits
-
-
-def _check_numel(numel: int) -> None:
-    if numel < 0:
-        raise FormatError(f"a tensor cannot have {numel} elements: give 0 or more")

@@ -203,7 +203,10 @@ def parse_recipe(text: str) -> Recipe:
         field, equals, value = assignment.partition("=")
         if not equals:
             raise ConfigError(f"recipe {text!r}: {assignment!r} is not of the form field=value")
-        overrides[field.strip()] = _parse_value(field.strip(), value.strip())
+        field = field.strip()
+        if field in overrides:
+            raise ConfigError(f"recipe {text!r} gives {field} twice: write it once")
+        overrides[field] = _parse_value(field, value.strip())
     return NAMED[name](**{"name": text, **overrides})
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from thinwire.errors import ConfigError
 from thinwire.formats import parse_format
-from thinwire.rules import parse_exceptions
+from thinwire.rules import parse_exceptions, with_other_bits
 
 if TYPE_CHECKING:
     from thinwire.recipe import Recipe
@@ -184,6 +184,11 @@ def _check_dependent(recipe: Recipe) -> None:
                 f"recipe fields {field} and {example}: {field}={value} has no effect without "
                 f"{example}; add that, or leave {field} out"
             )
+    if recipe.residual_reset == 1:
+        raise ConfigError(
+            "recipe fields residual_reset and feedback: residual_reset=1 forgets every residual "
+            "before it is used, so feedback would have no effect; use 2 or more, or leave both out"
+        )
     residual = parse_format(recipe.residual)
     is_plain_int8 = (residual.family, residual.bits) == ("int", 8) and not residual.options
     if str(residual) not in ("fp32", "bf16") and not is_plain_int8:
@@ -224,6 +229,12 @@ def _check_adaptive(recipe: Recipe) -> None:
         raise ConfigError(
             "recipe fields adaptive_bits and adaptive_error: bits are chosen within a number of "
             "bytes or within an error; leave one of them out"
+        )
+    widest = with_other_bits(recipe.grad_format)[-1]
+    if recipe.adaptive_bits is not None and recipe.adaptive_bits > widest.block_bits:
+        raise ConfigError(
+            f"recipe field adaptive_bits: {recipe.adaptive_bits} is more than {widest} takes, the "
+            f"widest format to choose from; use at most {widest.block_bits:g}"
         )
 
 

@@ -17,7 +17,7 @@ from thinwire.comm.ledger import Ledger, LedgerReport
 from thinwire.comm.sender import shared_sender
 from thinwire.comm.topology import Topology, discover_topology
 from thinwire.errors import ConfigError, StateError
-from thinwire.patterns import check_patterns
+from thinwire.patterns import check_patterns, check_shapes
 from thinwire.recipe import Recipe
 from thinwire.sharding import ddp, local_sgd
 from thinwire.sharding.compression import Compression
@@ -70,7 +70,7 @@ def shard(
             f"the model is wrapped already ({type(wrapper).__name__}): use thinwire.compress on "
             "it, or pass the plain model to thinwire.shard"
         )
-    topology = _agree(model)
+    topology = _agree(model, recipe)
     if recipe.stage == 0:
         if blocks is not None or mesh is not None:
             raise ConfigError(
@@ -122,7 +122,7 @@ def compress(model: nn.Module, recipe: Recipe, *, overlap: bool = True) -> None:
             "use thinwire.shard on the plain model, or pass reshard_after_forward=<ranks per "
             "host> to fully_shard and leave replica out of the recipe"
         )
-    _attach(model, recipe, _agree(model), overlap=overlap)
+    _attach(model, recipe, _agree(model, recipe), overlap=overlap)
 
 
 def ledger(model: nn.Module) -> LedgerReport:
@@ -173,17 +173,20 @@ def _check_call(model: nn.Module, recipe: Recipe) -> None:
             "this model's traffic is compressed already, and what is plugged in cannot be taken "
             "out: build the model anew for another recipe"
         )
-    plain = model.module if isinstance(model, DistributedDataParallel) else model
-    check_patterns(recipe, {name: p.shape for name, p in plain.named_parameters()})
 
 
-def _agree(model: nn.Module) -> Topology:
+def _agree(model: nn.Module, recipe: Recipe) -> Topology:
+    """Who the ranks are, once all hold the same parameters and the recipe is in effect on them."""
     topology = discover_topology()
     listed = [
         (name, tuple(p.shape), str(p.dtype), "trained" if p.requires_grad else "frozen")
         for name, p in model.named_parameters()
     ]
     require_agreement("model's list of parameters", repr(listed))
+    plain = model.module if isinstance(model, DistributedDataParallel) else model
+    shapes = {name: p.shape for name, p in plain.named_parameters()}
+    check_patterns(recipe, shapes)
+    check_shapes(recipe, shapes)
     return topology
 
 

@@ -18,7 +18,7 @@ from thinwire.errors import ConfigError
 from thinwire.formats import WireFormat
 from thinwire.wire.key import Key
 
-__all__ = ["FLOAT_DTYPES", "Codec"]
+__all__ = ["FLOAT_DTYPES", "Codec", "require_tensor"]
 
 FLOAT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _ALIGNMENT_BYTES = 4
@@ -51,6 +51,8 @@ class Codec(ABC):
         """
         _check_values("x", x)
         self._check_payload("out", out, x)
+        if not isinstance(key, Key | None):
+            raise ConfigError(f"a key is a Key(seed, step, parameter, rank), not {key!r}")
         if key is None and self.format.is_stochastic:
             raise ConfigError(
                 f"{self.format} rounds at random and needs a key: pass key=Key(seed, step, "
@@ -111,6 +113,7 @@ class Codec(ABC):
         """`decode_sum_into` for at least one element, arguments checked."""
 
     def _check_payload(self, name: str, payload: Tensor, values: Tensor) -> None:
+        require_tensor(name, payload)
         if payload.dtype != torch.uint8 or payload.dim() != 1 or not payload.is_contiguous():
             raise ConfigError(
                 f"{name} must be a contiguous 1-D uint8 tensor, not {payload.dtype} of shape "
@@ -135,7 +138,19 @@ class Codec(ABC):
             )
 
 
+def require_tensor(name: str, values: object) -> None:
+    """Refuse what is no dense tensor."""
+    if not isinstance(values, Tensor):
+        raise ConfigError(
+            f"{name} must be a torch.Tensor, not {type(values).__name__}: convert it with "
+            "torch.as_tensor"
+        )
+    if values.layout != torch.strided:
+        raise ConfigError(f"{name} is a sparse tensor: pass {name}.to_dense()")
+
+
 def _check_values(name: str, values: Tensor) -> None:
+    require_tensor(name, values)
     if values.dtype not in FLOAT_DTYPES:
         accepted = ", ".join(str(dtype) for dtype in FLOAT_DTYPES)
         raise ConfigError(f"{name} has dtype {values.dtype}: convert it to one of {accepted}")

@@ -28,7 +28,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from thinwire.errors import StateError
+from thinwire.errors import ConfigError, StateError
 from thinwire.formats import WireFormat, parse_format
 from thinwire.wire.codec import FLOAT_DTYPES, Codec
 from thinwire.wire.key import Key
@@ -108,12 +108,26 @@ class ResidualPolicy:
         reset_every: the payloads of steps that this divides start from a residual of zero; 0: none.
         undoable: keep what residuals were before the step under way, so that `Residuals.undo` can
             take it back; costs as much memory again.
+
+    Raises:
+        ConfigError: a field has another type, or is out of range.
     """
 
     format: WireFormat = _FP32
     average: float = 0.0
     reset_every: int = 0
     undoable: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what residuals could not be kept by."""
+        if not isinstance(self.format, WireFormat):
+            raise ConfigError(
+                f"residuals are kept in a format, such as parse_format('bf16'), not {self.format!r}"
+            )
+        if not isinstance(self.average, int | float) or not 0 <= self.average < 1:
+            raise ConfigError(f"average is a number from 0 to below 1, not {self.average!r}")
+        if not isinstance(self.reset_every, int) or self.reset_every < 0:
+            raise ConfigError(f"reset_every is 0 or a number of steps, not {self.reset_every!r}")
 
 
 class Residuals:

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from thinwire.errors import ConfigError
+
 __all__ = ["Key", "key_tensor", "random_halves", "random_words"]
 
 _MASK_64 = (1 << 64) - 1
@@ -36,6 +38,9 @@ class Key:
         parameter: the parameter's name, or its number.
         rank: the rank that encodes.
         salt: what `fold` has mixed in; 0 to begin with.
+
+    Raises:
+        ConfigError: a part is no whole number, and the parameter no name either.
     """
 
     seed: int = 0
@@ -43,6 +48,17 @@ class Key:
     parameter: str | int = ""
     rank: int = 0
     salt: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what has no bits to mix."""
+        for part in ("seed", "step", "rank", "salt"):
+            if not isinstance(getattr(self, part), int):
+                raise ConfigError(
+                    f"{part} of a key is a whole number, not {getattr(self, part)!r}: "
+                    "write for example Key(seed=0, step=3, parameter='layer.weight', rank=1)"
+                )
+        if not isinstance(self.parameter, str | int):
+            raise ConfigError(f"parameter of a key is a name or a number, not {self.parameter!r}")
 
     def fold(self, word: str | int) -> Key:
         """A key of its own for the part called ``word`` of what this key names."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from thinwire.errors import ConfigError
 from thinwire.formats import WireFormat, parse_format
+from thinwire.wire.codec import require_tensor
 from thinwire.wire.key import Key
 from thinwire.wire.registry import codec_for
 
@@ -50,10 +51,11 @@ def encode(x: Tensor, fmt: WireFormat | str, *, key: Key | None = None) -> Paylo
         key: names the random numbers, for formats that round at random.
 
     Raises:
-        ConfigError: a dtype that no codec takes, or a missing key.
-        FormatError: the text is no format.
+        ConfigError: not a dense tensor, a dtype that no codec takes, or a missing key.
+        FormatError: the text is no format, or the format is for another shape.
     """
-    if isinstance(fmt, str):
+    require_tensor("x", x)
+    if not isinstance(fmt, WireFormat):
         fmt = parse_format(fmt)
     fmt = fmt.for_shape(x.shape)
     payload_bytes = torch.empty(fmt.wire_bytes(x.numel()), dtype=torch.uint8, device=x.device)
@@ -63,7 +65,16 @@ def encode(x: Tensor, fmt: WireFormat | str, *, key: Key | None = None) -> Paylo
 
 
 def decode(payload: Payload) -> Tensor:
-    """The tensor of a payload, in the shape and dtype of what was encoded."""
+    """The tensor of a payload, in the shape and dtype of what was encoded.
+
+    Raises:
+        ConfigError: it is no payload.
+    """
+    if not isinstance(payload, Payload):
+        raise ConfigError(
+            f"decode takes what encode returned, a Payload, not {type(payload).__name__}; for "
+            "bare bytes use Payload(bytes=..., format=..., shape=..., dtype=...)"
+        )
     out = torch.empty(payload.shape, dtype=payload.dtype, device=payload.bytes.device)
     codec_for(payload.format, out.device).decode_into(payload.bytes, out.view(-1))
     return out
