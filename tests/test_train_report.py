@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from made_runs import make_comparison, make_run, make_setting
 from thinwire.drawing import COLOURS
-from thinwire.errors import InputError
+from thinwire.errors import ConfigError, InputError
 from thinwire.train.charts import SHADES
 from thinwire.train.comparison import Comparison
 from thinwire.train.machine import describe_machine
@@ -144,9 +144,26 @@ def test_the_page_is_written_whole_and_its_folder_made(tmp_path: Path) -> None:
 
 def test_a_path_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    for path in (tmp_path, tmp_path / "file" / "page.html", Path("/proc/page.html")):
+    long = tmp_path / ("n" * 300)
+    for path in (tmp_path, tmp_path / "file" / "page.html", Path("/proc/page.html"), long):
         with pytest.raises(InputError, match="cannot be written"):
             check_report_path(path)
+    with pytest.raises(
+        InputError, match=r"/dev/null: cannot be written \(is a device, not a file\)"
+    ):
+        check_report_path(Path("/dev/null"))
+
+
+def test_an_input_is_not_overwritten_by_whatever_path_it_is_reached(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("read")
+    (tmp_path / "link").symlink_to(text)
+    (tmp_path / "hard").hardlink_to(text)
+    missing = tmp_path / "missing"
+    for name in ("text", "link", "hard"):
+        with pytest.raises(ConfigError, match="would be overwritten"):
+            check_report_path(tmp_path / name, inputs=[missing, text])
+    check_report_path(tmp_path / "page.html", inputs=[missing, text])
 
 
 CHROMIUM = shutil.which("chromium")

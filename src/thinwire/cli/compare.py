@@ -123,7 +123,7 @@ def compare(  # noqa: PLR0913 - typer reads the options from the signature
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write a page with charts that needs no other file.",
+            help="Write a page with charts that needs no other file. Its folder is made.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -158,7 +158,7 @@ def compare(  # noqa: PLR0913 - typer reads the options from the signature
         device=device,
     )
     if html is not None:
-        check_report_path(html)
+        check_report_path(html, inputs=[file for file in (data, cluster) if file is not None])
     predict: comparing.Predictor = comparing.no_prediction
     if cluster is not None:
         predict = PlannedSteps(cluster, request)
