@@ -73,6 +73,11 @@ def test_parts_of_a_format() -> None:
         ("int4+asym+asym", r"gives \+asym twice"),
         ("int4+shift+stochastic", r"cannot have both \+stochastic and \+shift"),
         ("int4+shift+asym", r"cannot have both \+asym and \+shift"),
+        (
+            "int4+clip=95+stochastic",
+            r"both \+clip and \+stochastic: what is cut off is off on average",
+        ),
+        ("log4+stochastic+clip=95", r"both \+clip and \+stochastic"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_to_write(text: str, message: str) -> None:
@@ -161,3 +166,11 @@ def test_formats_load_neither_torch_nor_numpy() -> None:
     code = "import sys, thinwire.formats; print('torch' in sys.modules, 'numpy' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("text", BLOCKED_AND_CASTS)
+def test_the_bits_of_a_whole_block_are_those_of_a_long_tensor(text: str) -> None:
+    fmt = parse_format(text)
+    numel = (fmt.block or 1) * 10_000
+    # all that a tensor has besides its blocks: a head of at most 128 bytes and the padding
+    assert 0 <= fmt.bits_per_element(numel) - fmt.block_bits <= 8 * (128 + 3) / numel

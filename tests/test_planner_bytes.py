@@ -123,7 +123,7 @@ def test_adaptive_bits_are_priced_as_the_narrowest_format_that_takes_the_mean() 
     setting = lab_setting(MODEL, hosts=3, ranks=1, tokens=SEQ)
     # int5/32 takes 6 bits per element, scales included; what has a format of its own keeps it
     adaptive = "zero3:grads=int4/32:grads_for=*head*>bf16:adaptive_bits="
-    for bits, fmt in ((5.0, "int4/32"), (5.1, "int5/32"), (6.0, "int5/32"), (12.0, "int8/32")):
+    for bits, fmt in ((5.0, "int4/32"), (5.1, "int5/32"), (6.0, "int5/32"), (9.0, "int8/32")):
         fixed = parse_recipe(f"zero3:grads={fmt}:grads_for=*head*>bf16")
         assert sent_by(setting, parse_recipe(f"{adaptive}{bits}"), 0) == sent_by(setting, fixed, 0)
     within_error = parse_recipe("zero3:grads=int4/32:adaptive_error=0.01")

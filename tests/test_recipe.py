@@ -181,7 +181,13 @@ def test_exact_parameters(name: str, shape: tuple[int, ...], exact: bool) -> Non
         ({"feedback": True, "residual_average": -0.1}, "residual_average"),
         ({"feedback": True, "residual_average": float("nan")}, "residual_average"),
         ({"feedback": True, "residual_reset": -1}, "residual_reset"),
+        ({"feedback": True, "residual_reset": 1}, "use 2 or more"),
         ({"adaptive_every": 10}, "adaptive_bits=4.5"),
+        ({"adaptive_bits": 8.26, "grads": "int4/128"}, "use at most 8.25"),
+        ({"adaptive_bits": 8.5, "grads": "log4/64+bf16scale"}, "use at most 8.25"),
+        ({"adaptive_bits": 10.1, "grads": "int4/32+asym"}, "use at most 10"),
+        ({"adaptive_bits": 8, "grads": "int2/128+levels"}, "use at most 7.25"),
+        ({"adaptive_bits": 32, "grads": "int8/8"}, "use at most 12"),
         ({"adaptive_bits": 4.5, "adaptive_every": 0}, "adaptive_every"),
         ({"adaptive_bits": 4.5, "grads": "topk=0.1"}, "grads=topk=0.1"),
         ({"adaptive_error": 0.0, "grads": "int4/128"}, "adaptive_error"),
@@ -203,6 +209,8 @@ def test_an_impossible_field_is_named(fields: dict[str, Any], named: str) -> Non
         ("", "zeropp"),
         ("zeropp:grads", "field=value"),
         ("zeropp:grad=int4", "grads"),
+        ("zeropp:grads=int4:grads=int8", "gives grads twice"),
+        ("zeropp:seed=1: seed = 1", "gives seed twice"),
         ("zeropp:seed=many", "whole number"),
         ("zeropp:feedback=maybe", "true, false"),
         ("zeropp:adaptive_bits=x", "a number"),
@@ -238,3 +246,10 @@ def test_stage_1_means_that_gradients_are_kept() -> None:
         assert parse_recipe(text).accumulate == "keep"
     with pytest.raises(ConfigError, match="accumulate=keep"):
         parse_recipe("zero1:accumulate=sync")
+
+
+@pytest.mark.parametrize(
+    ("grads", "most"), [("int4/128", 8.25), ("int4/32+asym", 10), ("log4", 8.25)]
+)
+def test_adaptive_bits_may_be_all_that_the_widest_format_takes(grads: str, most: float) -> None:
+    assert Recipe(grads=grads, adaptive_bits=most).adapts

@@ -126,8 +126,11 @@ class ResidualPolicy:
             )
         if not isinstance(self.average, int | float) or not 0 <= self.average < 1:
             raise ConfigError(f"average is a number from 0 to below 1, not {self.average!r}")
-        if not isinstance(self.reset_every, int) or self.reset_every < 0:
-            raise ConfigError(f"reset_every is 0 or a number of steps, not {self.reset_every!r}")
+        if not isinstance(self.reset_every, int) or self.reset_every < 0 or self.reset_every == 1:
+            raise ConfigError(
+                f"reset_every is 0, or 2 steps or more, not {self.reset_every!r}: after every step "
+                "nothing would be carried over"
+            )
 
 
 class Residuals:
