@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import os
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,21 +105,55 @@ def test_the_old_format_is_read(tmp_path: Path) -> None:
 
 
 class Weapon:
-    """Writes a file when it is unpickled, as a hostile checkpoint would."""
+    """Calls a function when it is unpickled, as a hostile checkpoint would."""
 
-    def __init__(self, target: Path) -> None:
-        self.target = target
+    def __init__(self, call: Callable[..., object], *arguments: object) -> None:
+        self.call, self.arguments = call, arguments
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return (Path.write_text, (self.target, "shot"))
+        return self.call, self.arguments
 
 
-def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
+# one of each kind that torch refuses with words of its own, the modules that it blocks among them
+WEAPONS: dict[str, tuple[Callable[..., object], str]] = {
+    "a method": (Path.touch, r"holds getattr|holds pathlib"),
+    "a builtin": (open, "holds (io|_io)?.?open"),
+    "the system's": (os.mkdir, r"holds code that calls \w+\.mkdir"),
+    "a shell": (os.system, r"holds code that calls \w+\.system.*ask where it comes from"),
+    "the interpreter's": (sys.exit, r"holds code that calls sys\.exit"),
+    "a process": (subprocess.Popen, "Popen"),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}])
+@pytest.mark.parametrize("kind", WEAPONS)
+def test_code_in_a_file_is_named_and_not_run(
+    tmp_path: Path, kind: str, options: dict[str, bool]
+) -> None:
+    call, said = WEAPONS[kind]
     target = tmp_path / "target"
-    for options in ({}, {"_use_new_zipfile_serialization": False}):
-        with pytest.raises(InputError, match="code from a file is not run"):
-            save(tmp_path / "a.pt", {"a": torch.ones(1), "b": Weapon(target)}, **options)
+    argument = f"touch {target}" if call is os.system else str(target)
+    content = {"a": torch.ones(1), "b": Weapon(call, argument)}
+    with pytest.raises(InputError, match=said) as raised:
+        save(tmp_path / "a.pt", content, **options)
+    assert "code from a file is not run" in str(raised.value)
+    assert "copy it again" not in str(raised.value)
     assert not target.exists()
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_a_later_protocol_may_hold_code_and_is_refused(tmp_path: Path, protocol: int) -> None:
+    for content in ({"a": torch.ones(1)}, Weapon(os.system, f"touch {tmp_path}/target")):
+        torch.save(content, tmp_path / "a.pt", pickle_protocol=protocol)
+        with pytest.raises(InputError, match=r"protocol 4 or later.*code from a file is not run"):
+            open_source(tmp_path / "a.pt")
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_pickle_that_torch_did_not_write_is_not_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / "a.pt").write_bytes(pickle.dumps({"a": [1.0]}, protocol=2))
+    with pytest.raises(InputError, match=r"torch\.save did not write.*torch\.save\("):
+        open_source(tmp_path / "a.pt")
 
 
 def test_the_refusal_names_what_only_code_could_rebuild(tmp_path: Path) -> None:

@@ -22,6 +22,40 @@ from thinwire.inspection.stored import StoredTensor
 __all__ = ["TorchFile"]
 
 STATES = "optimizer states"
+ALONE = "save its tensors alone: torch.save(model.state_dict(), FILE)"
+# What torch says, the surest first, and what it means. It reads pickles of protocol 2, and stops at
+# the first instruction of a later one: FRAME, number 149, which protocol 4 brought.
+REFUSALS = (
+    (
+        r"unsupported GLOBAL (\S+) whose module",
+        "holds code that calls {0}, and code from a file is not run; do not load it in other ways "
+        "either, and ask where it comes from for its tensors alone",
+    ),
+    (
+        r"Unsupported global: GLOBAL (\S+)",
+        "holds {0}, which only code could rebuild, and code from a file is not run; where you "
+        f"trust it, {ALONE}",
+    ),
+    (
+        r"unrecognized function|allowlisted",
+        "holds what only code could rebuild, and code from a file is not run; where you trust it, "
+        f"{ALONE}",
+    ),
+    (
+        r"Unsupported operand 149",
+        "is a pickle of protocol 4 or later, which only code could rebuild, and code from a file "
+        f"is not run; where you trust it, {ALONE}",
+    ),
+    (
+        r"Invalid magic number",
+        f"is a pickle that torch.save did not write; where you trust it, {ALONE}",
+    ),
+    (
+        r"DTensor",
+        "holds DTensors, of which a rank has a part only; save whole tensors: "
+        "{{name: tensor.full_tensor()}}",
+    ),
+)
 
 
 class TorchFile:
@@ -37,6 +71,7 @@ class TorchFile:
 
     def __init__(self, path: Path, label: str) -> None:
         self.label = label
+        self.files = (path,)
         self._found: dict[str, Tensor] = {}
         stored = []
         seen: dict[tuple[object, ...], str] = {}
@@ -77,23 +112,18 @@ def _load(path: Path, label: str) -> object:
     except OSError as error:
         raise InputError(f"{label}: cannot be read ({error.strerror or error})") from error
     except Exception as error:  # a broken file trips torch up in any way
-        refused = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
-        if refused:
-            raise InputError(
-                f"{label}: holds {refused[1]}, which only code could rebuild, and code from a file "
-                "is not run; where you trust it, save its tensors alone: "
-                "torch.save(model.state_dict(), FILE)"
-            ) from error
-        if "DTensor" in str(error):
-            raise InputError(
-                f"{label}: holds DTensors, of which a rank has a part only; save whole tensors: "
-                "{name: tensor.full_tensor()}"
-            ) from error
-        reason = next(iter(str(error).splitlines()), type(error).__name__).split(". ")[0]
-        raise InputError(
-            f"{label}: not a whole file of torch.save ({reason}); copy it again, or save a state "
-            "dict again"
-        ) from error
+        raise InputError(f"{label}: {_explain(error)}") from error
+
+
+def _explain(error: Exception) -> str:
+    """Why torch would not read a file, and what to do: its messages are all that tells."""
+    message = str(error)
+    for pattern, found in REFUSALS:
+        if match := re.search(pattern, message):
+            return found.format(*match.groups())
+    *_, detail = message.split("WeightsUnpickler error: ")  # before it torch tells how to run code
+    reason = next(iter(detail.strip().splitlines()), type(error).__name__).split(". ")[0]
+    return f"not a whole file of torch.save ({reason}); copy it again, or save a state dict again"
 
 
 def _walk(root: object) -> Iterator[tuple[str, Tensor, bool]]:
