@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from inspect import signature
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from made_checkpoints import make_tensors, write_safetensors
+from made_checkpoints import make_tensors, write_index, write_safetensors
 from thinwire.cli import inspect as verb
 from thinwire.cli import main
 from thinwire.inspection import InspectRequest
@@ -74,6 +75,30 @@ def test_a_page_is_written_and_named(
     assert page.read_text().count("<svg") == 6  # two files, three charts each
 
 
+def test_a_page_never_takes_the_place_of_what_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    index = write_index(folder, make_tensors())
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert len(before) == 3
+    for page in before:
+        for given in (folder, index):
+            assert main(["inspect", str(given), "--html", str(page)]) == 2
+            assert f"{page}: is a file that is read here" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_one_layer_is_not_called_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_safetensors(tmp_path / "a.safetensors", {"w": torch.randn(64, 64)})
+    assert main(["inspect", str(path), "--formats", "int4/128"]) == 0
+    told = capsys.readouterr().out
+    assert f"{path}: 1 layer, " in told
+    assert "hurts none of 1 layer;" in told
+    assert "1 layers" not in told
+
+
 def test_help_tells_the_defaults_that_are_in_effect(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "--help"]) == 0
     told = capsys.readouterr().out
@@ -105,6 +130,14 @@ def test_names_do_not_steer_the_terminal(
         (["{file}", "--formats", "int4,int4/128"], 2, "none twice"),
         (["{file}", "--rank-by", "bf16"], 2, "cannot be ranked by bf16"),
         (["{file}", "--layers", "nothing*"], 2, "no layer is called"),
+        (["{file}", "--layers", "*mlp*,nothing*"], 2, "no layer is called nothing*"),
+        (["{file}", "--exact", "*norm*,nothing*"], 2, "no layer is called nothing*"),
+        (["{file}", "--layers", ""], 2, "--layers ''"),
+        (["{file}", "--exact", "a,,b"], 2, "--exact 'a,,b'"),
+        (["{file}", "--formats", "lowrank=4/3x3"], 2, "layer blocks.0.mlp.weight: lowrank=4/3x3"),
+        (["{file}", "--html", "{file}"], 2, "would be overwritten"),
+        (["{file}", "--html", "/dev/null"], 1, "is a device, not a file"),
+        (["{folder}/pipe"], 1, "copy it into a file first"),
         (["{file}", "--top", "-1"], 2, "--top"),
         (["{file}", "--exact", "none", "--formats", "lowrank=2"], 2, "needs a matrix"),
         (["{file}", "--html", "/"], 1, "cannot be written"),
@@ -121,6 +154,7 @@ def test_what_is_wrong_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "empty").touch()
+    os.mkfifo(tmp_path / "pipe")
     torch.save(torch.nn.Linear(2, 2), tmp_path / "code.pt")
     given = [text.format(file=checkpoint, folder=tmp_path) for text in arguments]
     assert main(["inspect", *given]) == code

@@ -15,7 +15,12 @@ from made_checkpoints import make_tensors, write_safetensors
 from thinwire.errors import ConfigError, FormatError, InputError
 from thinwire.formats import parse_format
 from thinwire.inspection import Inspection, InspectRequest, inspect
-from thinwire.inspection.request import DEFAULT_FORMATS, parse_exact, parse_formats
+from thinwire.inspection.request import (
+    DEFAULT_FORMATS,
+    parse_exact,
+    parse_formats,
+    parse_patterns,
+)
 from thinwire.inspection.stored import StoredTensor
 
 INT8, INT4 = parse_format("int8/128"), parse_format("int4/128")
@@ -26,6 +31,7 @@ class MadeSource:
     """Tensors made when they are read."""
 
     label = "made"
+    files = ()
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self._tensors = tensors
@@ -129,6 +135,42 @@ def test_only_layers_that_match_are_read() -> None:
         run(make_tensors(), InspectRequest(formats=(INT4,), patterns=("x*",)))
 
 
+@pytest.mark.parametrize("pattern", ["blocks.9.*", "embed", "none"])
+def test_a_pattern_that_matches_nothing_beside_others_is_named(pattern: str) -> None:
+    said = rf"no layer is called {pattern};.*embed\.weight"
+    for request in (
+        InspectRequest(formats=(INT4,), patterns=("embed*", pattern)),
+        InspectRequest(formats=(INT4,), exact=parse_exact(f"embed*,{pattern}")),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            run(make_tensors(), request)
+
+
+def test_a_pattern_may_match_in_one_file_of_several() -> None:
+    sources = [MadeSource(make_tensors()), MadeSource({"other": torch.ones(64, 64)})]
+    request = InspectRequest(formats=(INT4,), patterns=("embed*", "other"))
+    assert [len(file.layers) for file in inspect(sources, request).files] == [1, 1]
+
+
+def test_what_every_recipe_sends_exactly_need_not_be_there() -> None:
+    (file,) = run({"w": torch.ones(64, 64)}, InspectRequest(formats=(INT4,))).files
+    assert len(file.measured) == 1
+
+
+@pytest.mark.parametrize("text", ["", " ", "a,,b", "a,", ",a", "a, ,b"])
+def test_empty_patterns_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--layers.*empty pattern"):
+        parse_patterns(text, "--layers")
+    with pytest.raises(ConfigError, match=r"--exact.*empty pattern"):
+        parse_exact(text)
+
+
+def test_spaces_around_commas_mean_nothing() -> None:
+    assert parse_patterns(" a* ,b\t, c", "--layers") == ("a*", "b", "c")
+    assert parse_exact(" embed* , 1d ").exact == ("embed*", "1d")
+    assert parse_exact(" none ") == parse_exact("none")
+
+
 def test_a_source_without_floating_point_is_refused() -> None:
     with pytest.raises(InputError, match="int64"):
         run({"ids": torch.arange(4)})
@@ -139,6 +181,14 @@ def test_a_source_without_floating_point_is_refused() -> None:
 def test_a_format_that_cannot_carry_a_layer_names_it() -> None:
     request = InspectRequest(formats=parse_formats("lowrank=2"), exact=parse_exact("none"))
     with pytest.raises(FormatError, match=r"blocks\.0\.norm\.weight.*needs a matrix"):
+        run(make_tensors(), request)
+
+
+def test_a_format_for_one_shape_is_not_applied_to_another() -> None:
+    request = InspectRequest(formats=parse_formats("lowrank=4/48x64"))
+    (file,) = run({"w": torch.ones(48, 64)}, request).files
+    assert len(file.measured) == 1
+    with pytest.raises(FormatError, match=r"layer embed\.weight: .*48x64"):
         run(make_tensors(), request)
 
 
@@ -154,6 +204,8 @@ def test_requests_that_contradict_themselves() -> None:
         ({"formats": (INT4, INT4)}, "none twice"),
         ({"formats": (INT4,), "rank_by": INT8}, "cannot be ranked by int8/128"),
         ({"top": -1}, "0 or more"),
+        ({"patterns": ()}, "at least one"),
+        ({"patterns": ("a", "")}, "none that is empty"),
     ]:
         with pytest.raises(ConfigError, match=said):
             InspectRequest(**changes)  # type: ignore[arg-type]

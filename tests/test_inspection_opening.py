@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,42 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(b"x")
     with pytest.raises(InputError, match="dcp_to_torch"):
         open_source(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["pipe", "pipe.safetensors", "pipe.pt", "pipe.index.json"])
+def test_a_pipe_is_refused_at_once_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match=r"is a pipe, not a file.*copy it into a file first"):
+        open_source(tmp_path / name)
+
+
+def test_what_a_shell_passes_as_a_file_of_its_own_is_refused() -> None:
+    """``thinwire inspect <(command)`` gives /dev/fd/63, which is a pipe."""
+    reader, writer = os.pipe()
+    try:
+        with pytest.raises(InputError, match="is a pipe, not a file"):
+            open_source(Path(f"/dev/fd/{reader}"))
+    finally:
+        os.close(reader)
+        os.close(writer)
+    with pytest.raises(InputError, match="is a device, not a file"):
+        open_source(Path("/dev/zero"))
+
+
+def test_paths_that_no_system_call_takes(tmp_path: Path) -> None:
+    for path in (Path("n" * 300), Path("n/" * 3000)):
+        with pytest.raises(InputError, match=r"too long.*shorter one") as raised:
+            open_source(path)
+        assert len(str(raised.value)) < 200  # the path itself is not repeated
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (tmp_path / "file").touch()
+    for path, said in [
+        (tmp_path / "circle", "symbolic links"),
+        (tmp_path / "file" / "model.pt", "Not a directory"),
+        (Path("a\0b"), "null"),
+    ]:
+        with pytest.raises(InputError, match=f"{said}.*give a safetensors file"):
+            open_source(path)
 
 
 def opens_or_refuses(path: Path) -> bool:

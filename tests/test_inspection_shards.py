@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -49,15 +50,40 @@ def test_what_the_index_does_not_name_is_not_part_of_it(tmp_path: Path) -> None:
         ('{"weight_map": {"w": 3}}', "not a file beside it"),
         ('{"weight_map": {"w": "../outside"}}', "not a file beside it"),
         ('{"weight_map": {"w": "/etc/hostname"}}', "not a file beside it"),
-        ('{"weight_map": {"w": ".."}}', "cannot be read"),
-        ('{"weight_map": {"w": "missing"}}', "No such file"),
+        ('{"weight_map": {"w": ".."}}', "is a folder, not a file"),
+        ('{"weight_map": {"w": "missing"}}', "names the shard missing, which is not there"),
+        ('{"weight_map": {"w": "' + "n" * 300 + '"}}', "which is not there"),
     ],
 )
 def test_a_wrong_index_is_refused(content: str, said: str, tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(content, errors="surrogateescape")
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=said) as raised:
         open_source(index)
+    assert index.name in str(raised.value)
+
+
+@pytest.mark.parametrize("fault", ["missing", "empty", "a pipe", "broken"])
+def test_a_shard_s_fault_names_the_shard_and_its_index(tmp_path: Path, fault: str) -> None:
+    index = write_index(tmp_path, make_tensors())
+    shard = tmp_path / "model-00002-of-00002.safetensors"
+    content = shard.read_bytes()
+    shard.unlink()
+    if fault == "a pipe":
+        os.mkfifo(shard)
+    elif fault != "missing":
+        shard.write_bytes(content[:-1] if fault == "broken" else b"")
+    for given in (index, tmp_path):
+        with pytest.raises(InputError) as raised:
+            open_source(given)
+        assert shard.name in str(raised.value)
+        assert index.name in str(raised.value)
+
+
+def test_a_checkpoint_knows_all_files_that_it_is_read_from(tmp_path: Path) -> None:
+    index = write_index(tmp_path, make_tensors(), num_shards=3)
+    assert set(open_source(tmp_path).files) == set(tmp_path.iterdir())
+    assert index in open_source(index).files
 
 
 def test_a_tensor_that_is_not_where_it_should_be(tmp_path: Path) -> None:

@@ -64,7 +64,8 @@ def inspect(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write a page with charts and histograms that needs no other file.",
+            help="Write a page with charts and histograms that needs no other file. Its folder "
+            "is made; an input is never overwritten.",
         ),
     ] = None,
 ) -> None:
@@ -79,19 +80,24 @@ def inspect(
     from thinwire.formats import parse_format
     from thinwire.inspection import InspectRequest, open_source
     from thinwire.inspection import inspect as inspect_sources
-    from thinwire.inspection.request import DEFAULT_FORMATS, parse_exact, parse_formats
+    from thinwire.inspection.request import (
+        DEFAULT_FORMATS,
+        parse_exact,
+        parse_formats,
+        parse_patterns,
+    )
     from thinwire.train.report import check_report_path
 
     request = InspectRequest(
         formats=parse_formats(",".join(DEFAULT_FORMATS) if formats is None else formats),
-        patterns=tuple(layers.split(",")),
+        patterns=parse_patterns(layers, "--layers"),
         exact=parse_exact(exact),
         top=top,
         rank_by=None if rank_by is None else parse_format(rank_by),
     )
-    if html is not None:
-        check_report_path(html)
     sources = [open_source(path) for path in files]
+    if html is not None:
+        check_report_path(html, inputs=[file for source in sources for file in source.files])
     with InspectionProgress() as progress:
         inspection = inspect_sources(sources, request, progress)
     if html is not None:

@@ -26,7 +26,7 @@ from thinwire.inspection.inspection_table import (
     layer_rows,
 )
 from thinwire.inspection.report import FileReport, Inspection
-from thinwire.inspection.verdict import conclude, describe_rest
+from thinwire.inspection.verdict import conclude, describe_rest, format_layers
 from thinwire.quantities import format_bytes, format_count
 
 __all__ = ["InspectionProgress", "print_inspection"]
@@ -115,7 +115,7 @@ def _print_file(
     numel = sum(layer.tensor.numel for layer in file.layers)
     _say(
         console,
-        f"{file.label}: {len(file.layers)} layers, {format_count(numel)} elements, "
+        f"{file.label}: {format_layers(len(file.layers))}, {format_count(numel)} elements, "
         f"{format_bytes(stored_bytes)}",
     )
     if file.measured:

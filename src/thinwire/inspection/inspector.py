@@ -60,11 +60,12 @@ def inspect(
         progress: is told how far the work is.
 
     Raises:
-        ConfigError: no layer has a name that was asked for.
+        ConfigError: no layer of a file has a name that was asked for, or a pattern matches none.
         FormatError: a format cannot carry a layer of that shape.
         InputError: a source holds nothing that can be encoded.
     """
     chosen = [_choose(source, request) for source in sources]  # all before the long work begins
+    request.check_matches([tensor for source in sources for tensor in source.tensors])
     return Inspection(
         formats=request.formats,
         ranking=request.ranking,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from pathlib import Path
 
 from thinwire.errors import InputError
+from thinwire.file_kind import describe_kind
 from thinwire.inspection.safetensors_file import SafetensorsFile
 from thinwire.inspection.shards import open_index
 from thinwire.inspection.stored import Source
@@ -27,6 +31,7 @@ FOLDER_PATTERNS = (
 NO_MODEL = ("training_args.bin", "optimizer.pt", "scheduler.pt", "scaler.pt")
 MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
 FIRST_BYTES = 64
+FIRST_CHARACTERS = 60  # of a path that is too long to be shown
 
 
 def open_source(path: Path) -> Source:
@@ -36,9 +41,10 @@ def open_source(path: Path) -> Source:
         InputError: there is nothing, nothing known, or more than one choice.
     """
     label = str(path)
-    if path.is_dir():
+    if stat.S_ISDIR(_mode_of(path, label)):
         path = _model_in(path)
     if path.name.endswith(INDEX):
+        _check_regular(path, label)
         return open_index(path, label, _open_file)
     return _open_file(path, label)
 
@@ -64,7 +70,36 @@ def _model_in(folder: Path) -> Path:
     raise InputError(f"{folder}: holds no checkpoint ({', '.join(FOLDER_PATTERNS)}); give {KINDS}")
 
 
+def _mode_of(path: Path, label: str) -> int:
+    """``st_mode`` of what is at a path, behind all links."""
+    try:
+        return os.stat(path).st_mode
+    except (OSError, ValueError) as error:  # a path with a null character is a ValueError
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            raise InputError(
+                f"{label[:FIRST_CHARACTERS]}...: is too long for a path; give a shorter one, "
+                "from a folder further in"
+            ) from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{label}: cannot be read ({reason}); give {KINDS}") from error
+
+
+def _check_regular(path: Path, label: str) -> None:
+    """Refuse what is no file: to open a pipe waits for a writer, and no tensor could be read twice.
+
+    Raises:
+        InputError: there is nothing, or something else.
+    """
+    mode = _mode_of(path, label)
+    if not stat.S_ISREG(mode):
+        raise InputError(
+            f"{label}: is {describe_kind(mode)}, not a file, and tensors are read at their places "
+            "in one; copy it into a file first"
+        )
+
+
 def _open_file(path: Path, label: str) -> Source:
+    _check_regular(path, label)
     try:
         with path.open("rb") as file:
             start = file.read(FIRST_BYTES)

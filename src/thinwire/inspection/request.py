@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from thinwire.errors import ConfigError, FormatError
@@ -10,7 +11,14 @@ from thinwire.inspection.stored import StoredTensor
 from thinwire.recipe import Recipe
 from thinwire.rules import matches
 
-__all__ = ["DEFAULT_FORMATS", "InspectRequest", "is_four_bit", "parse_exact", "parse_formats"]
+__all__ = [
+    "DEFAULT_FORMATS",
+    "InspectRequest",
+    "is_four_bit",
+    "parse_exact",
+    "parse_formats",
+    "parse_patterns",
+]
 
 DEFAULT_FORMATS = (
     "int8/128",
@@ -35,7 +43,8 @@ class InspectRequest:
         rank_by: the format by which layers are ranked; ``None``: the first of 4 bits, or the first.
 
     Raises:
-        ConfigError: there is no format, one is given twice, or layers are to be ranked by another.
+        ConfigError: there is no format, one is given twice, layers are to be ranked by another, or
+            a pattern is missing or empty.
     """
 
     formats: tuple[WireFormat, ...] = field(
@@ -58,6 +67,11 @@ class InspectRequest:
                 f"layers cannot be ranked by {self.rank_by}, which is not among the formats: add "
                 f"it, or choose one of {', '.join(map(str, self.formats))}"
             )
+        if not self.patterns or not all(self.patterns):
+            raise ConfigError(
+                f"patterns {self.patterns!r}: give at least one, and none that is empty; '*' is "
+                "every layer"
+            )
         if self.top < 0:
             raise ConfigError(f"the worst {self.top} layers cannot be shown: give 0 or more")
 
@@ -73,6 +87,26 @@ class InspectRequest:
     def is_exact(self, tensor: StoredTensor) -> bool:
         """Whether a tensor travels uncompressed, and is not measured."""
         return self.exact.travels_exactly(tensor.name, tensor.shape)
+
+    def check_matches(self, tensors: Sequence[StoredTensor]) -> None:
+        """Raise if a pattern matches no tensor: a name that was mistyped would change nothing.
+
+        The patterns that every recipe has are said of no file in particular, and may match none.
+
+        Args:
+            tensors: those of all files.
+
+        Raises:
+            ConfigError: names the pattern and some tensors.
+        """
+        usual = Recipe().exact
+        for pattern in (*self.patterns, *(one for one in self.exact.exact if one not in usual)):
+            if not any(matches(pattern, tensor.name) for tensor in tensors):
+                names = ", ".join(tensor.name for tensor in tensors[:3])
+                raise ConfigError(
+                    f"no layer is called {pattern}; there are for example {names}; correct the "
+                    "pattern or leave it out"
+                )
 
     def check_carries(self, tensor: StoredTensor) -> None:
         """Raise if a format cannot carry a tensor of that shape.
@@ -108,7 +142,30 @@ def parse_exact(text: str) -> Recipe:
     Args:
         text: patterns as in a recipe's ``exact``, separated by commas; ``none`` sends everything
             in the formats, small layers too.
+
+    Raises:
+        ConfigError: a pattern is empty.
     """
-    if text == "none":
+    if text.strip() == "none":
         return Recipe(exact=(), min_numel=0)
-    return Recipe(exact=tuple(text.split(",")))
+    return Recipe(exact=parse_patterns(text, "--exact"))
+
+
+def parse_patterns(text: str, option: str) -> tuple[str, ...]:
+    """Shell patterns separated by commas, without the spaces around them.
+
+    Args:
+        text: what was typed.
+        option: after which option.
+
+    Raises:
+        ConfigError: a pattern is empty.
+    """
+    patterns = tuple(part.strip() for part in text.split(","))
+    if not all(patterns):
+        every = "none" if option == "--exact" else "'*'"
+        raise ConfigError(
+            f"{option} {text!r}: has an empty pattern, which matches nothing; leave it out, or "
+            f"write {every} for every layer"
+        )
+    return patterns

@@ -43,6 +43,7 @@ class SafetensorsFile:
     def __init__(self, path: Path, label: str) -> None:
         self._path = path
         self.label = label
+        self.files = (path,)
         with self._open() as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             self.tensors = tuple(

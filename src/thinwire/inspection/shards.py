@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ class Shards:
     """A `Source` of the tensors of several files.
 
     Args:
+        index: the file that joins them.
         label: what messages and tables call them together.
         places: the file of every tensor.
 
@@ -28,8 +30,9 @@ class Shards:
         InputError: a file does not hold a tensor that it should.
     """
 
-    def __init__(self, label: str, places: dict[str, Source]) -> None:
+    def __init__(self, index: Path, label: str, places: dict[str, Source]) -> None:
         self.label = label
+        self.files = (index, *(file for source in set(places.values()) for file in source.files))
         self._places = places
         found = {
             (source.label, tensor.name): tensor
@@ -39,8 +42,8 @@ class Shards:
         for name, source in places.items():
             if (source.label, name) not in found:
                 raise InputError(
-                    f"{label}: {source.label} does not hold {name}, which the index says lies "
-                    "there; download both again"
+                    f"{source.label} does not hold {name}, which the index says lies there; "
+                    "download both again"
                 )
         self.tensors = tuple(
             found[places[name].label, name] for name in sorted(places, key=natural_order)
@@ -83,5 +86,11 @@ def open_index(path: Path, label: str, open_file: Callable[[Path, str], Source])
                 "correct the index"
             )
         if file not in files:
-            files[file] = open_file(path.parent / file, file)
-    return Shards(label, {name: files[file] for name, file in weight_map.items()})
+            shard = path.parent / file
+            if not os.path.lexists(shard):
+                raise InputError(
+                    f"{path}: names the shard {file}, which is not there; put it into the same "
+                    "folder"
+                )
+            files[file] = open_file(shard, f"{shard}, a shard of {path.name}")
+    return Shards(path, label, {name: files[file] for name, file in weight_map.items()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
@@ -57,6 +58,11 @@ class Source(Protocol):
     @property
     def label(self) -> str:
         """What the user called it."""
+        ...
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that it is read from."""
         ...
 
     @property

@@ -15,7 +15,7 @@ from thinwire.inspection.report import FileReport
 from thinwire.inspection.request import is_four_bit
 from thinwire.quantities import format_bytes
 
-__all__ = ["conclude", "describe_rest", "name_some"]
+__all__ = ["conclude", "describe_rest", "format_layers", "name_some"]
 
 NAMED_LAYERS = 4  # a longer list of names is not read in a sentence
 
@@ -41,11 +41,11 @@ def _judge(file: FileReport, fmt: WireFormat) -> str:
     losses = [f"{layer.name} {layer.under(fmt).relative_error:.1%}" for layer in ranked]
     count = len(total.hurt)
     if 0 < count < len(ranked):
-        told = f"{count} of {len(ranked)} layers: {name_some(losses[:count])}"
+        told = f"{count} of {format_layers(len(ranked))}: {name_some(losses[:count])}"
     else:
         share = "all" if count else "none"
         worst = ", ".join(losses[:NAMED_LAYERS])
-        told = f"{share} of {len(ranked)} layers; those that lose most: {worst}"
+        told = f"{share} of {format_layers(len(ranked))}; those that lose most: {worst}"
     return f"{fmt} hurts {told}; the median layer loses {total.median_error:.1%}."
 
 
@@ -72,3 +72,8 @@ def name_some(names: Sequence[str]) -> str:
     """The first few names, and how many more there are."""
     more = len(names) - NAMED_LAYERS
     return ", ".join(names[:NAMED_LAYERS]) + (f" and {more} more" if more > 0 else "")
+
+
+def format_layers(count: int) -> str:
+    """Write a number of layers for people: `1 layer`, `39 layers`."""
+    return f"{count} layer{'s' * (count != 1)}"
