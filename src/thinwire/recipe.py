@@ -48,7 +48,7 @@ class Recipe:
         residual_average: weight of the old residual in the new one, a moving average of what was
             lost; 0 keeps what was lost in full, so that nothing is lost for good, 0.8 is the
             choice of LoCo (arXiv 2407.04480).
-        residual_reset: residuals return to zero after so many steps; 0: never.
+        residual_reset: residuals return to zero after so many steps, at least 2; 0: never.
         residual_undo: keep what residuals were before a step, so that a step which all ranks skip
             can be taken back; costs as much memory again. Not kept with ``staleness=1``.
         warmup_steps: first optimizer steps in which gradients travel uncompressed.
