@@ -47,6 +47,15 @@ def test_people_get_a_table_words_and_a_page(
     assert str(page) in told.out
 
 
+def test_a_page_is_not_written_over_what_is_trained_on(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = Path(text).read_bytes()
+    assert main(["compare", "--data", text, "--html", text, *QUICK]) == 2
+    assert "would be overwritten" in capsys.readouterr().err
+    assert Path(text).read_bytes() == before
+
+
 def test_programs_get_one_document_and_nothing_else(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

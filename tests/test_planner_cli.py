@@ -137,6 +137,23 @@ def test_a_page_that_cannot_be_written_is_exit_code_1(
     assert main([*ESTIMATE, "--html", str(tmp_path / "no" / "page.html")]) == 1
 
 
+@pytest.mark.parametrize("given", ["cluster", "model", "model's folder", "recipe"])
+def test_a_plan_is_not_written_over_what_it_is_made_from(
+    given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read = tmp_path / ("cluster.toml" if given == "cluster" else "config.json")
+    read.write_text("kept")
+    options = {
+        "cluster": ["--model", "1M", "--cluster", str(read)],
+        "model": ["--model", str(read)],
+        "model's folder": ["--model", str(tmp_path)],
+        "recipe": ["--model", "1M", "--recipes", f"zero3,{read}"],
+    }
+    assert main(["plan", *options[given], "--html", str(read)]) == 2
+    assert "would be overwritten" in capsys.readouterr().err
+    assert read.read_text() == "kept"
+
+
 def test_a_plan_takes_half_a_second_more_than_python() -> None:
     """0.33 s on an idle core; processor time, and twice the bound, for machines under load."""
     script = (

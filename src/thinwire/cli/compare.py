@@ -158,7 +158,9 @@ def compare(  # noqa: PLR0913 - typer reads the options from the signature
         device=device,
     )
     if html is not None:
-        check_report_path(html, inputs=[file for file in (data, cluster) if file is not None])
+        files = map(Path, recipes.split(","))
+        inputs = [Path(model), Path(model, "config.json"), data, cluster, *files]
+        check_report_path(html, inputs=inputs)
     predict: comparing.Predictor = comparing.no_prediction
     if cluster is not None:
         predict = PlannedSteps(cluster, request)
