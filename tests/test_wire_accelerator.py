@@ -16,6 +16,7 @@ from thinwire.wire.reference.blocked import BlockedReference
 from thinwire.wire.reference.casts import CastReference
 from thinwire.wire.reference.float8 import Float8Reference
 from thinwire.wire.reference.logarithmic import LogReference
+from thinwire.wire.reference.sign import SignReference
 from thinwire.wire.reference.uniform import uniform_reference
 from wire_cases import CPU, KEY, decoded, encoded
 
@@ -26,14 +27,18 @@ needs_compiler = pytest.mark.skipif(
     reason="torch.compile needs a C++ compiler on a CPU: install g++",
 )
 
-# One of each arithmetic; compiling takes seconds apiece.
+# One of each arithmetic; compiling takes seconds apiece. The five stages of +hadamard take this
+# backend twenty: benchmarks/kernels/accelerator.py compares them on a real accelerator.
 CODECS = {
     "int4/32": uniform_reference,
     "int3/32+asym+bf16scale": uniform_reference,
     "int8/32+stochastic": uniform_reference,
     "int5/32+shift": uniform_reference,
     "e4m3/32": Float8Reference,
+    "e5m2/32": Float8Reference,
     "log4/32": LogReference,
+    "log4/32+stochastic": LogReference,
+    "sign/32": SignReference,
 }
 
 

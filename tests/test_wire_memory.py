@@ -99,3 +99,16 @@ def test_what_the_reference_takes_does_not_grow_with_its_input(text: str) -> Non
     small, large = (_Work(codec, _values(n * MIB, torch.float32)).live_bytes for n in (2, 6))
     # 16 MiB more of input; that pieces keep unlike numbers of elements is worth a sixteenth of it.
     assert large - small <= MIB
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_low_rank_takes_a_few_rows_and_its_factors(dtype: torch.dtype) -> None:
+    peaks = []
+    for rows in (2048, 6144):
+        codec = reference_codec(parse_format("lowrank=4").for_shape((rows, 1024)))
+        peaks.append(_Work(codec, _values(rows * 1024, dtype)).live_bytes)
+    # 16 MiB more of float32 input, or 8 MiB of bfloat16. A left factor has 64 KiB more; a few live
+    # at once.
+    assert peaks[1] - peaks[0] <= MIB
+    # Rows are taken 2**16 elements, 256 KiB, at a time.
+    assert peaks[0] <= 2 * MIB

@@ -73,7 +73,11 @@ def _idle(
         for name in left:
             del undecided[name]
         if not matched:
-            yield pattern, f"matches none of the model's parameters: they are {_some(shapes)}"
+            yield (
+                pattern,
+                f"matches none of the model's parameters ({_some(shapes)}): correct it, or leave "
+                "it out",
+            )
         elif not left:
             yield (
                 pattern,

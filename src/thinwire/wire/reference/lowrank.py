@@ -11,7 +11,7 @@ state, and takes two. Biased, and meant to be used with error feedback.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -42,15 +42,19 @@ class LowRankReference(Codec):
 
     def _encode(self, x: Tensor, out: Tensor, key: Key) -> None:
         del key
-        matrix = x.float().view(self._layout.rows, self._layout.columns)
         # Squares of large floats would overflow. A power of two scales without rounding.
-        exponent = (matrix.abs().amax().frexp().exponent - 1).clamp(min=_SMALLEST_EXPONENT)
-        unit = torch.ldexp(torch.ones_like(matrix[0, 0]), exponent)
-        matrix = matrix / unit
+        largest = torch.stack([values.abs().amax() for _, values in self._groups(x)]).amax()
+        exponent = (largest.frexp().exponent - 1).clamp(min=_SMALLEST_EXPONENT)
+        unit = torch.ldexp(torch.ones_like(largest), exponent)
         right = start_factors(self._layout.num_factors, self._layout.columns, x.device)
+        left = right.new_empty((self._layout.num_factors, self._layout.rows))
         for _ in range(_POWER_STEPS):
-            left = orthonormal(right @ matrix.T)
-            right = left @ matrix
+            for rows, values in self._groups(x):
+                left[:, rows] = right @ (values / unit).T
+            left = orthonormal(left)
+            right = torch.zeros_like(right)
+            for rows, values in self._groups(x):
+                right += left[:, rows] @ (values / unit)
         left_part, right_part = self._factors(out)
         # A right factor is up to sqrt(rows) times the largest value: the left one takes that over.
         balance = 2.0 ** math.ceil(math.log2(self._layout.rows) / 2)
@@ -68,6 +72,11 @@ class LowRankReference(Codec):
             target.copy_(self._product(payloads[0], rows))
             for payload in payloads[1:]:
                 target += self._product(payload, rows)
+
+    def _groups(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """A few rows of the matrix at a time, in float32: no copy has the size of the input."""
+        for rows in row_groups(self._layout.rows, self._layout.columns):
+            yield rows, self._matrix(x)[rows].float()
 
     def _product(self, payload: Tensor, rows: slice) -> Tensor:
         left, right = self._factors(payload)
