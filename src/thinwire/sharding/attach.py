@@ -135,12 +135,15 @@ def ledger(model: nn.Module) -> LedgerReport:
 
 
 def ledger_of(model: nn.Module) -> Ledger:
-    """The ledger itself, which can be reset.
+    """The ledger itself, which can be reset; complete, late reductions under way included.
 
     Raises:
         StateError: the model was neither sharded nor compressed by thinwire.
     """
-    return compression_of(model).ledger
+    compression = compression_of(model)
+    if compression.late is not None:
+        compression.late.finish()
+    return compression.ledger
 
 
 def compression_of(model: nn.Module) -> Compression:

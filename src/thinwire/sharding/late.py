@@ -81,9 +81,13 @@ class LateGradients:
         for name in names & self._kept.keys():
             del self._kept[name]
 
+    def finish(self) -> None:
+        """Return when all reductions under way are done; raise what one of them raised."""
+        self.wait(self._kept)
+
     def state(self) -> dict[str, Tensor]:
         """What is kept, by parameter, once all reductions are done; the tensors themselves."""
-        self.wait(self._kept)
+        self.finish()
         return {name: late.gradient for name, late in self._kept.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
