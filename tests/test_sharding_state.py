@@ -160,7 +160,7 @@ def refusals_body(rank: int, size: int) -> None:
     short = state | {f"{own}/embed.weight/to 0": torch.zeros(3)}
     tw.load_compression_state(fresh, short)
     # only when the parameter is next encoded is its size known
-    with pytest.raises(RuntimeError, match="is no residual of"):
+    with pytest.raises(StateError, match="is no residual of"):
         token_loss(fresh, draw_tokens(0, rank)).backward()  # type: ignore[no-untyped-call]
 
 
