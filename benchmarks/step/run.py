@@ -58,7 +58,15 @@ class Cell:
 FSDP_BASES = ("zero3", TITLES["deepspeed"])
 CELLS = {
     "A": Cell("4", "1", "1", "12", SHARDED, ("compute only", "deepspeed"), FSDP_BASES),
-    "B": Cell("2", "2", "1", "12", SHARDED, ("compute only", "deepspeed"), FSDP_BASES),
+    "B": Cell(
+        "2",
+        "2",
+        "1",
+        "12",
+        f"{SHARDED},thin:grads_within=none",
+        ("compute only", "deepspeed"),
+        FSDP_BASES,
+    ),
     "C": Cell("4", "1", "16", "8", "zero3,zeropp,thin", (), ("zero3",)),
     "D": Cell(
         *("4", "1", "1", "40", REPLICATED),
@@ -74,6 +82,7 @@ def main() -> None:
     parser.add_argument("--recipes", help="instead of the cell's own")
     parser.add_argument("--steps", help="instead of the cell's own")
     parser.add_argument("--no-rivals", action="store_true")
+    parser.add_argument("--name", default="results", help="of the files that are written")
     options = parser.parse_args()
     documents: dict[str, Any] = {}
     text = ""
@@ -83,7 +92,7 @@ def main() -> None:
             cell, options.recipes or cell.recipes, options.steps or cell.steps, options.no_rivals
         )
         text += f"Cell {name}: {cell.title}.\n\n{rows_of(documents[name], cell.bases)}\n"
-    write(HERE, documents, text)
+    write(HERE, documents, text, options.name)
 
 
 def measure(cell: Cell, recipes: str, steps: str, no_rivals: bool) -> dict[str, Any]:
