@@ -21,6 +21,7 @@ from rivals import TITLES, measure_rivals  # noqa: E402 - the same
 MODEL, SEQ, LINK = "gpt:6x512x8", "64", "200mbit"
 SHARDED = "zero3:compute=fp32,zero3,zero3:compute=fp32:weights=bf16,qsdp,"
 SHARDED += "zeropp:replica=none,zeropp,sdp4bit,thin"
+ONE_LEVEL = f"{SHARDED},thin:grads_within=none"  # beside it, what two levels are worth
 REPLICATED = "ddp,ddp:grads=int8/128,ddp:grads=int4/128:feedback=true,ddp_powersgd"
 ALONE = TITLES["compute only"]
 
