@@ -178,7 +178,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "min": min(step_s),
             "max": max(step_s),
         },
-        "nic_bytes_per_rank": sent_bytes / len(step_s),
+        "nic_bytes_per_rank": sent_bytes / len(step_s) / int(os.environ["LOCAL_WORLD_SIZE"]),
         "validation_loss": _held_out_loss(training.model, batches),
     }
 
