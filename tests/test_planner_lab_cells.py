@@ -117,3 +117,9 @@ def test_validate_prints_them_and_a_broken_bound_is_the_exit_code(
     document = json.loads(capsys.readouterr().out)
     assert document["lab"]["holds"] is True
     assert len(document["lab"]["comparisons"][0]["cells"]) == 2
+
+
+def test_the_cells_that_are_shipped_can_be_predicted() -> None:
+    """Their hardware files are of the present form."""
+    shipped = Path(__file__).parent.parent / "benchmarks" / "planner" / "cells.json"
+    assert len(read_lab_cells(shipped).cells) >= 24
