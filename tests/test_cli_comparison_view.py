@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from made_runs import make_comparison, make_run, make_setting
-from thinwire.cli import comparison_view
+from thinwire.cli import comparison_view, console
 from thinwire.cli.comparison_view import ComparisonProgress, print_comparison
 from thinwire.train.comparison import Link
 from thinwire.train.progress import StepEvent
@@ -20,7 +20,7 @@ MARKUP = "[red]a[/red] [bold]"
 def test_the_table_has_a_column_per_recipe_and_fits_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison_view, "UNATTENDED_WIDTH", 80)
+    monkeypatch.setattr(comparison_view, "result_console", lambda: console.result_console(80))
     runs = [make_run(name, step_s=1.0) for name in ("zero3", "zeropp", "qsdp", "hpz")]
     print_comparison(make_comparison(make_setting(runs)), page=None)
     lines = capsys.readouterr().out.splitlines()
@@ -75,7 +75,7 @@ def test_without_a_terminal_progress_is_a_line_per_recipe(
 def test_on_a_terminal_progress_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(
-        comparison_view,
+        console,
         "Console",
         lambda **options: Console(file=screen, force_terminal=True, width=100),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,11 +12,10 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from thinwire.cli.console import result_console
 from thinwire.train.calibration.calibration import Calibration
 
 __all__ = ["CalibrationProgress", "explain_refusal", "print_calibration"]
-
-UNATTENDED_WIDTH = 120  # of a table that goes to a file or a pipe
 
 
 class CalibrationProgress:
@@ -58,11 +56,7 @@ def print_calibration(calibration: Calibration, *, file: Path | None) -> None:
         calibration: what to print.
         file: where the hardware file was written; ``None``: nowhere.
     """
-    console = Console(
-        file=sys.stdout,
-        highlight=False,
-        width=None if sys.stdout.isatty() else UNATTENDED_WIDTH,
-    )
+    console = result_console()
     figures = Table(box=box.SIMPLE)
     figures.add_column("figure")
     figures.add_column("value", justify="right")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from thinwire.cli.console import BarProgress, result_console
 from thinwire.quantities import format_bit_rate, format_count, format_duration
 from thinwire.train.comparison import Comparison, Link, Run, Setting
 from thinwire.train.progress import StepEvent
@@ -22,35 +20,17 @@ from thinwire.train.verdict import conclude, judge
 
 __all__ = ["ComparisonProgress", "print_comparison"]
 
-UNATTENDED_WIDTH = 120  # of a table that goes to a file or a pipe
 
-
-class ComparisonProgress:
+class ComparisonProgress(BarProgress):
     """A bar per recipe on a terminal; elsewhere a line per recipe."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
-        self._bars = Progress(
+        super().__init__(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[note]}", markup=False),
-            console=self._console,
-            disable=not self._console.is_terminal,
         )
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._bars.stop()
 
     def begin_setting(self, link: Link | None, notice: str | None) -> None:
         """Say what the link is like."""
@@ -94,11 +74,7 @@ def print_comparison(comparison: Comparison, *, page: Path | None) -> None:
         comparison: what to print, to standard output.
         page: where the HTML page was written, to be named at the end.
     """
-    console = Console(
-        file=sys.stdout,
-        highlight=False,
-        width=None if sys.stdout.isatty() else UNATTENDED_WIDTH,
-    )
+    console = result_console()
     console.print(
         Text(
             f"{comparison.model}: {format_count(comparison.parameters)} parameters, "

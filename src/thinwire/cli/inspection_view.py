@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from thinwire.cli.console import BarProgress, result_console
 from thinwire.formats import WireFormat
 from thinwire.inspection.inspection_table import (
     FORMAT_HEADINGS,
@@ -31,35 +29,17 @@ from thinwire.quantities import format_bytes, format_count
 
 __all__ = ["InspectionProgress", "print_inspection"]
 
-UNATTENDED_WIDTH = 120  # of a table that goes to a file or a pipe
 
-
-class InspectionProgress:
+class InspectionProgress(BarProgress):
     """A bar per file on a terminal; elsewhere a line per file."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
-        self._bars = Progress(
+        super().__init__(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             TaskProgressColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
             transient=True,
         )
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._bars.stop()
 
     def begin_file(self, label: str, elements: int) -> None:
         """Open a bar."""
@@ -88,11 +68,7 @@ def print_inspection(inspection: Inspection, *, top: int, page: Path | None) -> 
         top: how many of the worst layers to print.
         page: where the HTML page was written, to be named at the end.
     """
-    console = Console(
-        file=sys.stdout,
-        highlight=False,
-        width=None if sys.stdout.isatty() else UNATTENDED_WIDTH,
-    )
+    console = result_console()
     for file in inspection.files:
         _print_file(console, file, inspection.formats, inspection.ranking, top)
         console.print()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from thinwire.cli.console import result_console
 from thinwire.planner.memory import DeviceBytes
 from thinwire.planner.prediction import Prediction
 from thinwire.planner.ranking import Plan
@@ -16,7 +16,7 @@ from thinwire.quantities import format_bit_rate, format_bytes, format_count, for
 
 __all__ = ["print_plan"]
 
-UNATTENDED_WIDTH = 140  # of a table that goes to a file or a pipe
+UNATTENDED_WIDTH = 140  # its tables have more columns than others
 MEMORY_TERMS = (
     "parameters",
     "gradients",
@@ -37,9 +37,7 @@ def print_plan(plan: Plan, *, page: Path | None) -> None:
         plan: what to print.
         page: the page that was written, to name it.
     """
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=UNATTENDED_WIDTH)
+    console = result_console(UNATTENDED_WIDTH)
     console.print(Text(_headline(plan)))
     console.print(_time_table(plan))
     console.print(_memory_table(plan))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from thinwire.cli.console import result_console
 from thinwire.planner.validation.lab_cells import (
     BOUND_MEDIAN,
     BOUND_P90,
@@ -18,8 +18,6 @@ from thinwire.planner.validation.report import Group, Report
 
 __all__ = ["print_lab_report", "print_report"]
 
-UNATTENDED_WIDTH = 120  # of a table that goes to a file or a pipe
-
 
 def print_report(report: Report, *, all_rows: bool) -> None:
     """Print every group's errors, then the rows.
@@ -28,7 +26,7 @@ def print_report(report: Report, *, all_rows: bool) -> None:
         report: what to print.
         all_rows: whether rows of bytes and ratios are printed too, beside those of step times.
     """
-    console = _console()
+    console = result_console()
     for group in report.groups:
         console.print(Text(group.name, style="bold"))
         console.print(Text(f"  {group.source}"))
@@ -49,7 +47,7 @@ def print_report(report: Report, *, all_rows: bool) -> None:
 
 def print_lab_report(report: LabReport) -> None:
     """Print every cell of the lab, then the errors and the choices."""
-    console = _console()
+    console = result_console()
     for comparison in report.comparisons:
         console.print(Text(comparison.name, style="bold"))
         console.print(_lab_table(comparison))
@@ -63,11 +61,6 @@ def print_lab_report(report: LabReport) -> None:
             f"{'All bounds hold.' if report.holds else 'A bound is broken.'}"
         )
     )
-
-
-def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=UNATTENDED_WIDTH)
 
 
 def _lab_table(comparison: LabComparison) -> Table:
