@@ -45,6 +45,8 @@ RECIPES = (
     "sdp4bit",
     "thin",
     "thin:replica=host/bf16",
+    "thin:group_bytes=0",
+    "zero3:group_bytes=300000",
     "zero1",
     "thin:stage=1",
     "thin:stage=2:replica=host/bf16",

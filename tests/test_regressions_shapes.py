@@ -262,6 +262,10 @@ def test_replicated_shards(text: str) -> None:
         assert ours == stock
 
 
+# every block by itself; how few launches there are otherwise, test_sharding_blocks tells
+ALONE = "group_bytes=0"
+
+
 def collectives_body(rank: int, size: int, text: str) -> dict[str, int]:
     model = tw.shard(make_model(), parse_recipe(text))
     train(model, rank, 1)
@@ -275,14 +279,14 @@ def collectives_body(rank: int, size: int, text: str) -> dict[str, int]:
     ("text", "expected"),
     [
         # three modules; blocks are gathered again in backward, the root is not
-        (LOSSLESS, {"all_gather": 5, "reduce_scatter": 3}),
-        ("zero2:compute=fp32:grads=int8/128", {"all_gather": 3, "reduce_scatter": 3}),
-        (LOSSLESS_REPLICA, {"all_gather": 3, "reduce_scatter": 3, "agreement": 1}),
+        (f"{LOSSLESS}:{ALONE}", {"all_gather": 5, "reduce_scatter": 3}),
+        (f"zero2:compute=fp32:grads=int8/128:{ALONE}", {"all_gather": 3, "reduce_scatter": 3}),
+        (f"{LOSSLESS_REPLICA}:{ALONE}", {"all_gather": 3, "reduce_scatter": 3, "agreement": 1}),
         ("zero1", {"all_gather": 3, "reduce_scatter": 3}),
         ("zero3", {"all_gather": 5, "reduce_scatter": 3}),
         # with one rank per host nothing is resharded, so nothing is gathered again
-        ("zeropp", {"all_gather": 3, "reduce_scatter": 3}),
-        ("thin", {"all_gather": 3, "reduce_scatter": 3, "agreement": 1}),
+        (f"zeropp:{ALONE}", {"all_gather": 3, "reduce_scatter": 3}),
+        (f"thin:{ALONE}", {"all_gather": 3, "reduce_scatter": 3, "agreement": 1}),
         # one bucket
         ("ddp", {"all_reduce": 1}),
         (INT8_DDP, {"all_gather": 1, "reduce_scatter": 1}),
@@ -297,12 +301,15 @@ def test_the_number_of_collectives_is_as_designed(text: str, expected: dict[str,
     ("text", "expected"),
     [
         # hpZ's second gathers, the root's too, stay within the host, and count all the same
-        ("zeropp", {"all_gather": 3 + 3, "reduce_scatter": 3}),
+        (f"zeropp:{ALONE}", {"all_gather": 3 + 3, "reduce_scatter": 3}),
         # two hops count as one reduction
-        ("thin", {"all_gather": 3, "reduce_scatter": 3, "agreement": 1}),
-        ("thin:replica=host/bf16", {"all_gather": 3 + 5, "reduce_scatter": 3, "agreement": 1}),
+        (f"thin:{ALONE}", {"all_gather": 3, "reduce_scatter": 3, "agreement": 1}),
+        (
+            f"thin:replica=host/bf16:{ALONE}",
+            {"all_gather": 3 + 5, "reduce_scatter": 3, "agreement": 1},
+        ),
         # within the host as zero3; across, for each unit a reduction and a gather of its result
-        ("hsdp", {"all_gather": 5 + 3, "reduce_scatter": 3 + 3}),
+        (f"hsdp:{ALONE}", {"all_gather": 5 + 3, "reduce_scatter": 3 + 3}),
         ("zero3:hybrid=true", {"all_gather": 5, "reduce_scatter": 3, "all_reduce": 3}),
     ],
 )

@@ -185,7 +185,7 @@ def test_a_replica_recovers_from_nan() -> None:
 
 def traffic_body(rank: int, size: int) -> None:
     """One delta a step: gathers in backward and of unchanged weights send nothing."""
-    model = tw.shard(make_model(), parse_recipe(THIN))
+    model = tw.shard(make_model(), parse_recipe(f"{THIN}:group_bytes=0"))
     books = ledger_of(model)
 
     def gathered() -> tuple[int, int]:

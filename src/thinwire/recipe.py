@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thinwire.formats import WireFormat, parse_format
+from thinwire.grouping import DEFAULT_GROUP_BYTES
 from thinwire.rules import FormatRule, matches, parse_exceptions
 from thinwire.validity import check_recipe
 
@@ -42,6 +43,9 @@ class Recipe:
         hybrid: shard within the host and replicate across hosts (stages 2 and 3). Gradients are
             reduced within the host in ``grads_within``, or as they are without it, and averaged
             across hosts in ``grads``.
+        group_bytes: neighbouring blocks of a model travel together as long as they have no more
+            bytes than this in ``compute`` (stages 1 to 3); 0: every block by itself. ``None``: as
+            ``grouped_bytes`` says.
         feedback: add what the gradient's codec lost to the next gradient (error feedback).
         residual: format in which residuals are kept between steps: ``"fp32"``, ``"bf16"`` or 8-bit
             integers in blocks, ``"int8/128"``.
@@ -88,6 +92,7 @@ class Recipe:
     grads_for: tuple[tuple[str, str], ...] = ()
     replica: str | None = None
     hybrid: bool = False
+    group_bytes: int | None = None
     feedback: bool = False
     residual: str = "fp32"
     residual_average: float = 0.0
@@ -162,6 +167,17 @@ class Recipe:
         if self.stage == 0:
             return self.grads == "fp32"  # DDP reduces in the dtype of the parameters
         return self.weights == self.compute and self.grads in ("fp32", self.compute)
+
+    @property
+    def grouped_bytes(self) -> int:
+        """``group_bytes``, or what it is by default; 0: every block of a model is alone.
+
+        Sums in rank order do not depend on groups. Those of PyTorch's own collectives do, in the
+        last bit, and an uncompressed recipe is PyTorch's own to the bit.
+        """
+        if self.group_bytes is not None:
+            return self.group_bytes
+        return 0 if self.is_uncompressed or self.stage == 0 else DEFAULT_GROUP_BYTES
 
     def travels_exactly(self, parameter: str, shape: Sequence[int]) -> bool:
         """Whether a parameter is sent uncompressed.

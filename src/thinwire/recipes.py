@@ -312,7 +312,8 @@ def _parse_value(field: str, text: str) -> Any:
         return tuple(part for part in text.split("|") if part)
     if field in RULE_FIELDS:
         return tuple(_parse_pair(field, part) for part in text.split("|") if part)
-    number = int if kind is int else float if float in (kind, *typing.get_args(kind)) else None
+    kinds = (kind, *typing.get_args(kind))
+    number = float if float in kinds else int if int in kinds else None
     if number is None:
         return text
     try:

@@ -89,6 +89,7 @@ def _check_types(recipe: Recipe) -> None:
         "residual": (str,),
         "grads_within": (str, type(None)),
         "replica": (str, type(None)),
+        "group_bytes": (int, type(None)),
         "qat": (str, type(None)),
         "name": (str,),
     }
@@ -123,10 +124,11 @@ def _check_ranges(recipe: Recipe) -> None:
         "warmup_steps": 0,
         "adaptive_every": 1,
         "seed": 0,
+        "group_bytes": 0,
     }
     for field, least in least_of.items():
         value = getattr(recipe, field)
-        if value < least:
+        if value is not None and value < least:
             raise ConfigError(f"recipe field {field}: {value} is below {least}")
     if recipe.seed > MAX_SEED:
         raise ConfigError(f"recipe field seed: {recipe.seed} does not fit in 63 bits")
@@ -255,6 +257,11 @@ def _check_contradictions(recipe: Recipe) -> None:
         raise ConfigError(
             "recipe fields weights and compute: weights=fp32 would send what compute=bf16 rounds "
             "away; use weights=bf16, or compute=fp32"
+        )
+    if recipe.group_bytes is not None and recipe.stage == 0:
+        raise ConfigError(
+            "recipe fields group_bytes and stage: stage 0 is DDP, whose buckets group parameters; "
+            "leave group_bytes out, or use stage=3"
         )
     if recipe.stage == 0 and not parse_format(recipe.weights).is_cast:
         raise ConfigError(

@@ -16,12 +16,13 @@ under ``keep``. With local steps every rank trains on its own, and all are avera
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from thinwire.errors import ConfigError
 from thinwire.planner.call import Call
 from thinwire.planner.group import Group
+from thinwire.planner.grouped import grouped_layers
 from thinwire.planner.layer_calls import LayerCalls
 from thinwire.planner.setting import Setting
 from thinwire.planner.workload import Layer
@@ -159,7 +160,11 @@ def recipe_traffic(setting: Setting, recipe: Recipe, rank: int | None = None) ->
         average = calls.of_slot(group.across, rank // sharing.size).all_reduce()
         return replace(sharded, reduce=(*sharded.reduce, *average))
 
-    layers = tuple(traffic(run) for layer in setting.layers() for run in _alike(layer, recipe))
+    travelling: Iterable[Layer] = setting.layers()
+    if setting.parallelism.tp == setting.parallelism.pp == 1:
+        # whoever wraps a model for other kinds of parallelism groups by himself
+        travelling = grouped_layers(travelling, recipe)
+    layers = tuple(traffic(run) for layer in travelling for run in _alike(layer, recipe))
     agreement: tuple[Call, ...] = ()
     if recipe.resident_format is not None and group.size > 1:
         root_calls = LayerCalls(setting.root(), recipe, group, rank, passes)

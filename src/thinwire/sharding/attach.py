@@ -49,7 +49,8 @@ def shard(
         recipe: what travels in which format; every rank must pass the same.
         blocks: the modules that FSDP2 wraps one by one, a list in it as one, for small modules that
             should travel together; by default the items of the model's outermost
-            ``nn.ModuleList`` containers. Not for stage 0.
+            ``nn.ModuleList`` containers, small neighbours together as the recipe's ``group_bytes``
+            says. Not for stage 0.
         mesh: the 1-D device mesh of FSDP2; by default all ranks, or those of the host if the recipe
             is hybrid. Not for stage 0.
         overlap: on CPUs, send beside compute in a thread of its own; the numbers are the same
@@ -83,6 +84,11 @@ def shard(
         wrapped = wrap_ddp(model)
         _attach(wrapped, recipe, topology, overlap=overlap)
         return wrapped
+    if blocks is not None and recipe.group_bytes is not None:
+        raise ConfigError(
+            f"recipe {recipe.name}: group_bytes={recipe.group_bytes} chooses which blocks travel "
+            "together, and so does blocks=[...]; leave one of them out"
+        )
     model = wrap_fsdp(model, recipe, topology, blocks, mesh)
     _attach(model, recipe, topology, overlap=overlap)
     return model
@@ -115,6 +121,12 @@ def compress(model: nn.Module, recipe: Recipe, *, overlap: bool = True) -> None:
         raise ConfigError(
             f"recipe {recipe.name}: local_steps={recipe.local_steps} lets ranks train on their "
             "own, but DDP reduces at every step; use thinwire.shard on the plain model"
+        )
+    if recipe.group_bytes is not None:
+        raise ConfigError(
+            f"recipe {recipe.name}: group_bytes={recipe.group_bytes} decides how FSDP2 wraps the "
+            "model; use thinwire.shard on the plain model, or pass fully_shard lists of modules "
+            "and leave group_bytes out of the recipe"
         )
     if recipe.replica == "host":
         raise ConfigError(

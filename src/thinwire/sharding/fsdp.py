@@ -21,7 +21,7 @@ from thinwire.comm import collectives, stock
 from thinwire.comm.collectives import Traffic
 from thinwire.comm.hierarchy import TwoLevels, reduce_scatter_in_two_hops
 from thinwire.comm.layout import ShardLayout
-from thinwire.comm.reduction import ReduceOp
+from thinwire.comm.reduction import ReduceOp, fixed_divisor
 from thinwire.comm.sender import Job
 from thinwire.comm.topology import Peers
 from thinwire.errors import ConfigError
@@ -71,9 +71,12 @@ class Socket:
         return Traffic(layout, self.peers(group), self.compression.ledger)
 
     def key(self, direction: int, step: int) -> Key:
-        """Names the random numbers of one direction in one step."""
+        """Names the random numbers of one direction in one step.
+
+        Every parameter's own are told apart by its name, and do not depend on its unit.
+        """
         seed, rank = self.compression.recipe.seed, dist.get_rank()
-        return Key(seed=seed, step=step, parameter=self.unit.name, rank=rank).fold(direction)
+        return Key(seed=seed, step=step, rank=rank).fold(direction)
 
 
 class StockAllGather(Socket):
@@ -141,6 +144,7 @@ class CompressedReduceScatter(Socket):
         async_op: bool = False,  # noqa: ARG002 - FSDP2's interface
     ) -> None:
         """Reduce the gradients of the unit's trained parameters, now or beside backward."""
+        self.compression.divisor = fixed_divisor(op)
         if self.compression.late is not None:
             self._reduce_late(self.compression.late, output_tensor, input_tensor, group, op)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -14,27 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 from thinwire.comm.topology import Topology
 from thinwire.errors import ConfigError
 from thinwire.recipe import Recipe
+from thinwire.sharding.blocks import find_blocks, gather_for_every_one
 from thinwire.sharding.hybrid import mesh_within_host
 
-__all__ = ["find_blocks", "wrap_ddp", "wrap_fsdp"]
+__all__ = ["wrap_ddp", "wrap_fsdp"]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-def find_blocks(model: nn.Module) -> list[nn.Module]:
-    """The repeated blocks of a model: the items of its outermost ``nn.ModuleList`` containers.
-
-    Each becomes one FSDP2 module, so that only one block's parameters are whole at a time.
-    """
-    return list(_blocks(model))
-
-
-def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    for child in module.children():
-        if isinstance(child, nn.ModuleList):
-            yield from (item for item in child if any(True for _ in item.parameters()))
-        else:
-            yield from _blocks(child)
 
 
 def wrap_ddp(model: nn.Module) -> DistributedDataParallel:
@@ -49,13 +34,14 @@ def wrap_fsdp(
     blocks: Sequence[nn.Module | list[nn.Module]] | None,
     mesh: DeviceMesh | None,
 ) -> nn.Module:
-    """The model under FSDP2: every block by itself, then what remains.
+    """The model under FSDP2: every block by itself or with its neighbours, then what remains.
 
     Args:
         model: a plain model.
         recipe: its stage, replica and dtypes decide the arguments of ``fully_shard``.
         topology: which ranks share a host.
-        blocks: the modules to wrap one by one, a list as one; ``None``: :func:`find_blocks`.
+        blocks: the modules to wrap one by one, a list as one; ``None``: :func:`find_blocks`, in
+            groups of the recipe's ``grouped_bytes``.
         mesh: as for ``fully_shard``; ``None``: all ranks, or under ``hybrid`` those of the host.
 
     Raises:
@@ -65,8 +51,9 @@ def wrap_fsdp(
     if recipe.hybrid:
         mesh = _hybrid_mesh(model, topology, mesh)
     _prepare_parameters(model, recipe)
-    chosen = find_blocks(model) if blocks is None else blocks
-    if not chosen:
+    if blocks is None:
+        blocks = find_blocks(model, recipe.grouped_bytes, DTYPES[recipe.compute].itemsize)
+    if not blocks:
         warnings.warn(
             "no nn.ModuleList of blocks was found, so the whole model becomes one FSDP2 module "
             "and all its parameters are whole at once; pass blocks=[...] to thinwire.shard",
@@ -75,8 +62,10 @@ def wrap_fsdp(
     reduce_dtype = DTYPES[recipe.grads] if recipe.is_uncompressed else torch.float32
     policy = MixedPrecisionPolicy(param_dtype=DTYPES[recipe.compute], reduce_dtype=reduce_dtype)
     reshard = _reshard_after_forward(recipe, topology)
-    for module in (*chosen, model):
+    for module in (*blocks, model):
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+        if isinstance(module, list):
+            gather_for_every_one(module)
     return model
 
 
