@@ -12,7 +12,7 @@ from thinwire.planner.models.gpt import GPTShape, gpt_workload
 from thinwire.train.calibration.arithmetic import BLOCK_SHAPES, DTYPES, block_tokens
 from thinwire.train.calibration.codecs import FORMATS, NUMELS, SUMMED, VERBS
 from thinwire.train.calibration.sample import Sample
-from thinwire.train.calibration.steps import LAYERS, OVERHEAD_OF
+from thinwire.train.calibration.steps import OVERHEAD_OF, TINY_LAYERS, wide_hidden
 
 __all__ = [
     "ADAM_PER_S",
@@ -72,10 +72,12 @@ def made_samples(layout: Layout, *, rounds: Sequence[float] = (1.0, 1.0)) -> lis
                 seconds = CALL_S + messages * LATENCY_S + moving_s
                 found.append((way, "across", size, seconds))
         found += [
-            ("step", recipe, layers, 0.05 + 0.01 * layers)
+            ("tiny step", recipe, layers, 0.05 + 0.01 * layers)
             for recipe in OVERHEAD_OF
-            for layers in LAYERS
+            for layers in TINY_LAYERS
         ]
+        width = wide_hidden(8 * LINK_BYTES_PER_S)
+        found += [("wide step", recipe, width, 0.5) for recipe in OVERHEAD_OF]
     return [
         Sample(figure=figure, case=case, size=size, seconds=tuple(f * seconds for f in rounds))
         for figure, case, size, seconds in found

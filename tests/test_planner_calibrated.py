@@ -10,6 +10,7 @@ from planner_settings import lab_setting
 from thinwire.errors import ConfigError
 from thinwire.planner.hardware import OVERHEADS
 from thinwire.planner.hardware_file import load_backend, load_device
+from thinwire.planner.models import parse_model
 from thinwire.planner.prediction import predict, step_s
 from thinwire.planner.setting import Setting
 from thinwire.recipes import parse_recipe
@@ -18,8 +19,8 @@ SETTING = lab_setting("gpt:2x64x2", hosts=2, ranks=1, tokens=32)
 KINDS = {
     "ddp": "replicated",
     "zero3": "stock",
-    "qsdp": "compressed",
-    "thin": "resident",
+    "qsdp:group_bytes=0": "compressed",
+    "thin:group_bytes=0": "resident",
 }
 
 
@@ -34,16 +35,40 @@ def overheads(seconds: float) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS.items())
-def test_python_adds_its_seconds(name: str, kind: str) -> None:
+def test_overheads_add_up(name: str, kind: str) -> None:
     recipe = parse_recipe(name)
-    slower = with_device(step_s=overheads(0.1), unit_s=overheads(1.0))
+    # so slow that nothing else counts, and nothing that is sent beside compute shows
+    slower = with_device(
+        step_s=overheads(1e4), unit_s=overheads(1e5), parameter_s=overheads(100.0)
+    )
     own = 1 + list(OVERHEADS).index(kind)
     # two layers and the root
-    expected = own * (0.1 + 3 * 1.0)
-    assert step_s(slower, recipe) - step_s(SETTING, recipe) == pytest.approx(expected)
+    expected = own * (1e4 + 3 * 1e5 + 100.0 * SETTING.workload.num_parameters)
+    assert step_s(slower, recipe) == pytest.approx(expected, rel=1e-4)
     # every second of the step still belongs to one part
     prediction = predict(slower, recipe)
     assert prediction.step_s == pytest.approx(step_s(slower, recipe))
+
+
+def test_what_hooks_take_hides_behind_a_wire_that_works_beside_compute() -> None:
+    # thin sends beside both passes, stock FSDP2 on CPUs beside none
+    unit_s, layers = 1e-3, 9
+    wire_bound, slower = (
+        dataclasses.replace(
+            setting,
+            workload=parse_model("gpt:8x64x2", tokens=8),
+            cluster=setting.cluster.with_link(1e6),
+        )
+        for setting in (SETTING, with_device(unit_s=dict.fromkeys(OVERHEADS, unit_s)))
+    )
+    grown = {
+        name: step_s(slower, parse_recipe(name)) - step_s(wire_bound, parse_recipe(name))
+        for name in ("zero3", "thin:group_bytes=0")
+    }
+    assert grown["zero3"] == pytest.approx(layers * unit_s)
+    # what is left: the last layer of forward, whose delta comes last, and the first of backward,
+    # before which nothing can be sent; half a layer each
+    assert grown["thin:group_bytes=0"] == pytest.approx(unit_s, rel=0.01)
 
 
 @pytest.mark.parametrize("value", [{"stock": 1.0}, {**overheads(1.0), "stock": -1.0}])

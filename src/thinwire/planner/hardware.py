@@ -79,9 +79,10 @@ class Device:
         slack: what the allocator holds beyond the tensors, as a share of them.
         codec: what encoding and decoding cost.
         adam_parameters_per_s: of a fused AdamW step; ``None``: as its memory traffic says.
-        unit_s: of a step, that each layer costs besides its arithmetic, codecs and messages: hooks,
-            views, the optimizer's part; by what wraps the model, see ``OVERHEADS``.
-        step_s: of a step, that do not depend on the number of layers; the same.
+        unit_s: of a micro-batch, that each layer costs besides its arithmetic, codecs and
+            messages; by what wraps the model, see ``OVERHEADS``.
+        parameter_s: the same, for each parameter.
+        step_s: of a step, after its last backward; the same.
         sources: where each number comes from, by attribute.
 
     Raises:
@@ -105,6 +106,7 @@ class Device:
     codec: CodecRates
     adam_parameters_per_s: float | None
     unit_s: Mapping[str, float]
+    parameter_s: Mapping[str, float]
     step_s: Mapping[str, float]
     sources: Mapping[str, str] = field(repr=False)
 
@@ -115,7 +117,7 @@ class Device:
         for dtype, rate in self.flop_per_s.items():
             if not 0 < rate < math.inf:
                 raise ConfigError(f"device {self.name}: flop_per_s of {dtype} is {rate}")
-        for name in ("unit_s", "step_s"):
+        for name in ("unit_s", "parameter_s", "step_s"):
             overheads = getattr(self, name)
             if set(overheads) != set(OVERHEADS) or not 0 <= min(overheads.values()) < math.inf:
                 raise ConfigError(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import cached_property
 
 from thinwire.formats import parse_format
 from thinwire.planner.activations import RECOMPUTED_MODES
+from thinwire.planner.buckets import in_buckets
 from thinwire.planner.call import Call, CodecWork, Sent
 from thinwire.planner.compute import ComputeTime, operations_s, optimizer_s
 from thinwire.planner.cost import (
@@ -19,6 +19,7 @@ from thinwire.planner.cost import (
 )
 from thinwire.planner.offload import offload_time
 from thinwire.planner.operation import Operation
+from thinwire.planner.overhead import Overhead
 from thinwire.planner.setting import Setting
 from thinwire.planner.states import held_states
 from thinwire.planner.timeline import LayerTimes, MicroBatchTimeline, Overlap, simulate
@@ -29,9 +30,6 @@ from thinwire.recipe import Recipe
 __all__ = ["Step"]
 
 MOMENTS = 2  # AdamW's
-# DDP's own default: a bucket leaves when all of its gradients are there, so that a model of one
-# bucket is reduced after backward
-DDP_BUCKET_BYTES = 25 << 20
 
 
 class Step:
@@ -99,7 +97,9 @@ class Step:
         times = [(1, self._stem_time), (1, self._head_time)]
         times += [(layer.count, self._layer_time(layer)) for layer in self._layers]
         once_s = sum(count * (time.forward_s + time.backward_s) for count, time in times)
-        return self._setting.accumulate * once_s + self._update_s + self._overhead_s
+        overhead = self._overhead
+        once_s += sum(item.layer.count * overhead.layer_s(item.layer) for item in self._traffic)
+        return self._setting.accumulate * once_s + self._update_s + overhead.after_s
 
     def offload_s(self) -> float:
         """Seconds that copies, the host's update and the disk add."""
@@ -132,7 +132,7 @@ class Step:
             seconds += traffic.layer.count * outer_s
         seconds += self._setting.accumulate * self._calls_s(self._traffic.agreement)
         seconds += self._update_s + self._states_codec_s + self._between_stages_s
-        seconds += self._overhead_s
+        seconds += self._overhead.after_s
         seconds += self.offload_s() + self.bubble_s()
         # nothing waits for a late reduction, yet all that a step sends has to fit into its time
         return max(seconds, self.wire_s()) if self._recipe.staleness else seconds
@@ -143,13 +143,7 @@ class Step:
 
     @cached_property
     def _overlap(self) -> Overlap:
-        setting, recipe = self._setting, self._recipe
-        lanes = setting.lanes(recipe)
-        gradient_bytes = setting.workload.num_parameters * DTYPE_BYTES[recipe.compute]
-        fills_no_bucket = recipe.stage == 0 and gradient_bytes <= DDP_BUCKET_BYTES
-        if setting.overlap is None and fills_no_bucket:
-            return replace(lanes, reduce=False)
-        return lanes
+        return self._setting.lanes(self._recipe)
 
     @property
     def _layers(self) -> list[Layer]:
@@ -166,6 +160,10 @@ class Step:
             self._times(item.layer.name.format("i"), item, kind, self._layer_time(item.layer))
             for item in self._traffic.layers
         ]
+        if self._recipe.stage == 0:
+            element_bytes = DTYPE_BYTES[self._recipe.compute]
+            layers = list(zip(runs, self._layers, strict=True))
+            root, runs = in_buckets(root, layers, element_bytes=element_bytes)
         last = LayerTimes(label="head", forward_s=head.forward_s, backward_s=head.backward_s)
         return simulate(root, runs, last, self._overlap, drawn=drawn)
 
@@ -180,8 +178,10 @@ class Step:
         backward_inner, backward_outer = self._split(traffic.backward)
         reduce_inner, reduce_outer = self._split(calls)
         read_s = self._read_s(traffic)
-        forward_s = time.forward_s + self._blocking_s(layer) + (read_s if kind.reads else 0.0)
-        backward_s = time.backward_s + self._blocking_s(layer, backward=True)
+        pass_s = self._overhead.layer_s(layer) / 2
+        forward_s = time.forward_s + pass_s + self._blocking_s(layer)
+        forward_s += read_s if kind.reads else 0.0
+        backward_s = time.backward_s + pass_s + self._blocking_s(layer, backward=True)
         if traffic.reads > 1:
             backward_s += read_s
         return LayerTimes(
@@ -268,18 +268,9 @@ class Step:
         scale = self._setting.compute_scale
         return ComputeTime(time.forward_s / scale, time.backward_s / scale)
 
-    @property
-    def _overhead_s(self) -> float:
-        """Seconds of Python, as calibrated: for the step, and for every layer and the root."""
-        recipe, device = self._recipe, self._device
-        if recipe.stage == 0:
-            kind = "replicated"
-        elif recipe.is_uncompressed:
-            kind = "stock"
-        else:
-            kind = "compressed" if recipe.resident_format is None else "resident"
-        units = 1 + sum(layer.count for layer in self._layers)
-        return device.step_s[kind] + self._setting.accumulate * units * device.unit_s[kind]
+    @cached_property
+    def _overhead(self) -> Overhead:
+        return Overhead.of(self._recipe, self._device)
 
     @cached_property
     def _update_s(self) -> float:

@@ -4,7 +4,7 @@
     matrix products    the curve of rates by size; whole blocks then scale it and price a kernel
     codecs             seconds = start + elements / rate, in copies
     messages           seconds = call + messages * latency + bytes / rate(size)
-    training steps     what is left of tiny steps: seconds per layer and per step
+    training steps     what is left: seconds per layer, per parameter and per step
 
 All rows count by their relative error, so that small sizes matter as much as large ones.
 """
@@ -60,23 +60,31 @@ class Residual:
         )
 
 
-def least_squares(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Coefficients, none below 0, that bring ``rows @ coefficients / seconds`` nearest to 1.
+def least_squares(
+    rows: Sequence[Sequence[float]],
+    seconds: Sequence[float],
+    *,
+    scales: Sequence[float] | None = None,
+) -> list[float]:
+    """Coefficients, none below 0, that bring ``rows @ coefficients`` nearest to ``seconds``.
 
-    Columns whose coefficient would be negative are left out one by one, the worst first.
+    Columns whose coefficient would be negative are left out one by one, the worst first, and so
+    are those that are zero.
 
     Args:
         rows: one per measurement, all of the same length.
-        seconds: measured, above 0.
+        seconds: to be explained.
+        scales: seconds, above 0, of which errors are shares; ``None``: ``seconds`` themselves.
     """
-    weighted = np.asarray(rows, dtype=float) / np.asarray(seconds, dtype=float)[:, None]
-    kept = list(range(weighted.shape[1]))
+    by = np.asarray(seconds if scales is None else scales, dtype=float)
+    weighted, wanted = np.asarray(rows, dtype=float) / by[:, None], np.asarray(seconds) / by
+    kept = [index for index in range(weighted.shape[1]) if weighted[:, index].any()]
     coefficients = [0.0] * weighted.shape[1]
     while kept:
         part = weighted[:, kept]
         # columns differ by many powers of ten: lstsq would take the small ones for zero
         scale = np.linalg.norm(part, axis=0)
-        found = np.linalg.lstsq(part / scale, np.ones(len(part)), rcond=None)[0] / scale
+        found = np.linalg.lstsq(part / scale, wanted, rcond=None)[0] / scale
         if found.min() >= 0:
             for column, value in zip(kept, found, strict=True):
                 coefficients[column] = float(value)

@@ -7,29 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from thinwire.lab import Layout
-from thinwire.planner.hardware import OVERHEADS, Cluster
+from thinwire.planner.hardware import Cluster
 from thinwire.planner.hardware_file import load_backend, load_device, load_host, load_link
-from thinwire.planner.models.gpt import gpt_workload
-from thinwire.planner.prediction import step_s
-from thinwire.planner.setting import Setting
-from thinwire.recipes import parse_recipe
 from thinwire.train.calibration.codecs import VERBS
 from thinwire.train.calibration.fit import (
     COPY_MOVED_BYTES,
     Residual,
     device_table,
     host_table,
-    least_squares,
 )
+from thinwire.train.calibration.fit_steps import fit_steps
 from thinwire.train.calibration.fit_wires import fit_wires
 from thinwire.train.calibration.sample import Sample
-from thinwire.train.calibration.steps import (
-    LAYERS,
-    OVERHEAD_OF,
-    TINY_MICRO_BATCH,
-    TINY_TOKENS,
-    tiny_shape,
-)
 
 __all__ = ["Hardware", "fit_hardware", "format_tables"]
 
@@ -127,7 +116,9 @@ def fit_hardware(
         }
         residuals.append(across.residual)
     if layout.world_size > 1:
-        device |= _overheads(samples, _cluster(tables))
+        overheads, residual = fit_steps(samples, _cluster(tables))
+        device |= overheads
+        residuals.append(residual)
     return Hardware(tables=tables, residuals=tuple(residuals))
 
 
@@ -145,30 +136,6 @@ def _cluster(tables: Mapping[str, dict[str, Any]]) -> Cluster:
         link=load_link(PROTOCOL, {**numbers, **calibrated}),
         backend=load_backend(tables["backend"]["preset"], {**tables["backend"], **calibrated}),
     )
-
-
-def _overheads(samples: Sequence[Sample], cluster: Cluster) -> dict[str, dict[str, float]]:
-    """What tiny steps take beyond what the planner says, by what wraps the model.
-
-    A rest below zero would be the planner's error elsewhere, and counts as none.
-    """
-    units, steps = dict.fromkeys(OVERHEADS, 0.0), dict.fromkeys(OVERHEADS, 0.0)
-    for kind in OVERHEADS:
-        rows, rests = [], []
-        for sample in samples:
-            if sample.figure == "step" and OVERHEAD_OF[sample.case] == kind:
-                rows.append((1.0, 1.0 + sample.size))
-                rests.append(sample.median_s - _predicted_s(sample, cluster))
-        if rests and min(rests) > 0:
-            steps[kind], units[kind] = least_squares(rows, rests)
-    return {"unit_s": units, "step_s": steps}
-
-
-def _predicted_s(sample: Sample, cluster: Cluster) -> float:
-    assert sample.size in LAYERS  # tiny runs have no other depths
-    workload = gpt_workload(tiny_shape(round(sample.size)), tokens=TINY_TOKENS)
-    setting = Setting(workload=workload, cluster=cluster, micro_batch=TINY_MICRO_BATCH)
-    return step_s(setting, parse_recipe(sample.case))
 
 
 def format_tables(tables: Mapping[str, Mapping[str, Any]], *, source: str) -> str:

@@ -18,7 +18,7 @@ from thinwire.train.calibration.arithmetic import arithmetic_cases
 from thinwire.train.calibration.clock import Case, Clock
 from thinwire.train.calibration.codecs import codec_cases
 from thinwire.train.calibration.sample import Sample
-from thinwire.train.calibration.steps import tiny_runs
+from thinwire.train.calibration.steps import step_runs
 from thinwire.train.calibration.storage import disk_cases, host_copy_cases
 from thinwire.train.calibration.wires import wire_cases
 from thinwire.train.rank_device import rank_device
@@ -93,7 +93,8 @@ def _measure(
         "messages": list(wire_cases(job.link_bit_per_s, device)),
     }
     clock = Clock.of_this_machine(device, job.shortest_s)
-    runs = list(tiny_runs(device)) if dist.get_world_size() > 1 else []
+    is_joined = dist.get_world_size() > 1
+    runs = list(step_runs(device, job.link_bit_per_s)) if is_joined else []
     seconds: dict[int, list[float]] = {}
     cases: list[Case] = [case for group in groups.values() for case in group]
     for number in range(1, job.rounds + 1):
@@ -109,7 +110,7 @@ def _measure(
         for case in cases
     ]
     samples += [
-        Sample(figure="step", case=run.recipe, size=run.layers, seconds=tuple(seconds[id(run)]))
+        Sample(figure=run.figure, case=run.recipe, size=run.size, seconds=tuple(seconds[id(run)]))
         for run in runs
     ]
     return samples

@@ -1,0 +1,99 @@
+"""When DDP reduces: not layer by layer, but whenever a bucket of gradients is full.
+
+    backward     wire     [   bucket 1   ][ bucket 2 ]    [ the last one ]
+                 compute  [b5   ][b4   ][b3   ][b2   ][b1   ]
+
+Gradients enter a bucket in the order in which backward makes them, and one that it overfills
+belongs to it still. The first bucket is small, so that the wire starts early (arXiv 2006.15704,
+section 3.2). A model of one bucket is reduced after backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from thinwire.planner.timeline import LayerTimes
+from thinwire.planner.workload import Layer
+
+__all__ = ["BUCKET_BYTES", "in_buckets"]
+
+# DDP's own defaults
+FIRST_BUCKET_BYTES = 1 << 20
+BUCKET_BYTES = 25 << 20
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """The bucket that is being filled.
+
+    Attributes:
+        limit_bytes: when it is full.
+        filled_bytes: so far.
+        reduce_s: wire of the gradients in it.
+    """
+
+    limit_bytes: int = FIRST_BUCKET_BYTES
+    filled_bytes: float = 0.0
+    reduce_s: float = 0.0
+
+    def is_full_after(self, size_bytes: float, reduce_s: float) -> bool:
+        """Put a gradient in."""
+        self.filled_bytes += size_bytes
+        self.reduce_s += reduce_s
+        return self.filled_bytes >= self.limit_bytes
+
+    def empty(self) -> float:
+        """Start the next bucket; returns the wire of this one."""
+        reduce_s = self.reduce_s
+        self.limit_bytes, self.filled_bytes, self.reduce_s = BUCKET_BYTES, 0.0, 0.0
+        return reduce_s
+
+
+def in_buckets(
+    root: LayerTimes, runs: Sequence[tuple[LayerTimes, Layer]], *, element_bytes: int
+) -> tuple[LayerTimes, list[LayerTimes]]:
+    """Times whose reductions are those of buckets; layers come in as many parts as needed.
+
+    Args:
+        root: the gradients of the root come last.
+        runs: the layers in the order of forward.
+        element_bytes: of a gradient.
+
+    Returns:
+        The root, with the last bucket, and the parts of layers in the order of forward.
+    """
+    bucket = _Bucket()
+    parts: list[LayerTimes] = []
+    for times, layer in reversed(runs):
+        if element_bytes * layer.numel >= BUCKET_BYTES:
+            # buckets as fine as layers: a run stays a run, however many layers it has
+            parts.append(times)
+            continue
+        for _ in range(times.count):
+            parts += _parts(replace(times, count=1), layer, element_bytes, bucket)
+    return replace(root, reduce_s=root.reduce_s + bucket.reduce_s), parts[::-1]
+
+
+def _parts(
+    times: LayerTimes, layer: Layer, element_bytes: int, bucket: _Bucket
+) -> Iterator[LayerTimes]:
+    """One layer in the order of backward, cut where a bucket is full."""
+    share = 0.0
+    for parameter in reversed(layer.parameters):
+        part = parameter.numel / layer.numel
+        share += part
+        if bucket.is_full_after(element_bytes * parameter.numel, part * times.reduce_s):
+            yield _scaled(times, share, reduce_s=bucket.empty())
+            share = 0.0
+    if share:
+        yield _scaled(times, share, reduce_s=0.0)
+
+
+def _scaled(times: LayerTimes, share: float, *, reduce_s: float) -> LayerTimes:
+    return replace(
+        times,
+        forward_s=share * times.forward_s,
+        backward_s=share * times.backward_s,
+        reduce_s=reduce_s,
+    )
