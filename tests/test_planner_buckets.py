@@ -16,7 +16,9 @@ MEBI = 1 << 20
 
 def run(label: str, *numels: int, count: int = 1) -> tuple[LayerTimes, Layer]:
     """A run of layers; a second of backward each, and two on the wire."""
-    parameters = tuple(Parameter(name=f"p{index}", shape=(numel,)) for index, numel in enumerate(numels))
+    parameters = tuple(
+        Parameter(name=f"p{index}", shape=(numel,)) for index, numel in enumerate(numels)
+    )
     times = LayerTimes(label=label, count=count, forward_s=0.5, backward_s=1.0, reduce_s=2.0)
     return times, Layer(name=label, count=count, parameters=parameters)
 

@@ -38,9 +38,7 @@ def overheads(seconds: float) -> dict[str, float]:
 def test_overheads_add_up(name: str, kind: str) -> None:
     recipe = parse_recipe(name)
     # so slow that nothing else counts, and nothing that is sent beside compute shows
-    slower = with_device(
-        step_s=overheads(1e4), unit_s=overheads(1e5), parameter_s=overheads(100.0)
-    )
+    slower = with_device(step_s=overheads(1e4), unit_s=overheads(1e5), parameter_s=overheads(100.0))
     own = 1 + list(OVERHEADS).index(kind)
     # two layers and the root
     expected = own * (1e4 + 3 * 1e5 + 100.0 * SETTING.workload.num_parameters)
