@@ -1,158 +1,166 @@
 """Bit planes, as in `thinwire.wire.reference.planes`, for all blocks of a tile at once.
 
-Codes lie in scratch memory, one byte each, `padded` bytes a block, zero behind the last element of
-a ragged block, so that it packs like a full one. The packed bytes of a block are its planes one
-after another, low bits first.
+Codes lie in scratch memory, one byte each, `thinwire.wire.kernels.tiles.padded` bytes a block, zero
+behind the last element of a ragged block, so that it packs like a full one. The packed bytes of a
+block are its planes one after another, low bits first.
+
+Codes that share a byte are a stretch apart, so that a vector of bytes is packed by shifting and
+joining as many vectors of codes. Stretches are short, 16 bytes where a bit of 128 codes is packed,
+and their lengths unknown to the compiler: it would spend more on finding that out than on the work.
+So the vectors are spelled in its own language, wide ones as long as they fit, then narrower ones;
+a machine without wide ones has them divided by the compiler.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 
-from thinwire.wire.kernels.compiled import element, loop
+from thinwire.wire.kernels.compiled import loop
 
 __all__ = ["pack", "unpack"]
 
-# A loop whose length the compiler knows becomes straight vector code; what is left over follows.
-_STRIP = 64
+_BYTE = ir.IntType(8)
+# Where codes begin, bytes from one code of a packed byte to the next, the place of the plane in the
+# codes, and where packed bytes begin.
+_STEP = types.void(types.int64, types.int64, types.int64, types.int64)
 
 
 @loop
 def pack(codes: Any, stride: int, width: int, bits: int, packed: Any) -> None:
     """Pack codes of 1 to 7 bits; ``packed`` holds exactly the bytes of the tile's blocks."""
-    start, shift = 0, 0
-    row = packed.size // (codes.size // stride)
-    if bits & 4:
-        _pack_4(codes, stride, (width + 1) // 2, packed, row)
-        start, shift = (width + 1) // 2, 4
-    if bits & 2:
-        _pack_2(codes, stride, (width + 3) // 4, shift, packed, row, start)
-        start, shift = start + (width + 3) // 4, shift + 2
-    if bits & 1:
-        _pack_1(codes, stride, (width + 7) // 8, shift, packed, row, start)
+    num_blocks = codes.size // stride
+    row, source, target = packed.size // num_blocks, codes.ctypes.data, packed.ctypes.data
+    for block in range(num_blocks):
+        start, shift = target + block * row, 0
+        if bits & 4:
+            start = _pack_4(source + block * stride, (width + 1) // 2, shift, start)
+            shift = 4
+        if bits & 2:
+            start = _pack_2(source + block * stride, (width + 3) // 4, shift, start)
+            shift += 2
+        if bits & 1:
+            _pack_1(source + block * stride, (width + 7) // 8, shift, start)
 
 
 @loop
 def unpack(packed: Any, stride: int, width: int, bits: int, codes: Any) -> None:
     """The inverse of `pack`; what it writes behind the last element of a block means nothing."""
-    start, shift = 0, 0
-    row = packed.size // (codes.size // stride)
-    if bits & 4:
-        _unpack_4(packed, row, (width + 1) // 2, codes, stride)
-        start, shift = (width + 1) // 2, 4
-    if bits & 2:
-        _unpack_2(packed, row, start, (width + 3) // 4, shift, codes, stride)
-        start, shift = start + (width + 3) // 4, shift + 2
-    if bits & 1:
-        _unpack_1(packed, row, start, (width + 7) // 8, shift, codes, stride)
+    num_blocks = codes.size // stride
+    row, source, target = packed.size // num_blocks, packed.ctypes.data, codes.ctypes.data
+    for block in range(num_blocks):
+        start, shift = source + block * row, 0
+        if bits & 4:
+            start = _unpack_4(target + block * stride, (width + 1) // 2, shift, start)
+            shift = 4
+        if bits & 2:
+            start = _unpack_2(target + block * stride, (width + 3) // 4, shift, start)
+            shift += 2
+        if bits & 1:
+            _unpack_1(target + block * stride, (width + 7) // 8, shift, start)
 
 
-@loop
-def _pack_4(codes: Any, stride: int, stretch: int, packed: Any, row: int) -> None:
-    for block in range(codes.size // stride):
-        low, target = np.uint64(block * stride), np.uint64(block * row)
-        high = low + np.uint64(stretch)
-        strips = stretch // _STRIP * _STRIP
-        for strip in range(0, strips, _STRIP):
-            for i in range(_STRIP):
-                k = np.uint64(strip + i)
-                packed[target + k] = _nibbles(codes[low + k], codes[high + k])
-        for i in range(strips, stretch):
-            k = np.uint64(i)
-            packed[target + k] = _nibbles(codes[low + k], codes[high + k])
+def _pack_step(plane_bits: int, lanes: int) -> Any:
+    """Packs ``lanes`` bytes of a plane."""
+    vector = ir.VectorType(_BYTE, lanes)
+    mask = _constant(vector, (1 << plane_bits) - 1)
+
+    def step(typing_context: Any, codes: Any, stretch: Any, shift: Any, packed: Any) -> Any:
+        del typing_context, codes, stretch, shift, packed
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            del signature
+            address, shifts, joined = args[0], _splat(builder, vector, args[2]), None
+            for up in range(0, 8, plane_bits):
+                plane = builder.and_(builder.lshr(_load(builder, vector, address), shifts), mask)
+                part = builder.shl(plane, _constant(vector, up))
+                joined = part if joined is None else builder.or_(joined, part)
+                address = builder.add(address, args[1])
+            _store(builder, joined, args[3])
+            return context.get_dummy_value()
+
+        return _STEP, generate
+
+    return intrinsic(step)
 
 
-@element
-def _nibbles(low: Any, high: Any) -> Any:
-    return np.uint8((low & np.uint8(15)) | (high << np.uint8(4)))
+def _unpack_step(plane_bits: int, lanes: int) -> Any:
+    """The inverse of `_pack_step`."""
+    vector = ir.VectorType(_BYTE, lanes)
+    mask, one = _constant(vector, (1 << plane_bits) - 1), _constant(vector, 1)
+
+    def step(typing_context: Any, codes: Any, stretch: Any, shift: Any, packed: Any) -> Any:
+        del typing_context, codes, stretch, shift, packed
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            del signature
+            address, shifts = args[0], _splat(builder, vector, args[2])
+            # Planes that are there already stay, and what scratch memory held before does not.
+            kept = builder.sub(builder.shl(one, shifts), one)
+            joined = _load(builder, vector, args[3])
+            for down in range(0, 8, plane_bits):
+                plane = builder.and_(builder.lshr(joined, _constant(vector, down)), mask)
+                code = builder.and_(_load(builder, vector, address), kept)
+                _store(builder, builder.or_(code, builder.shl(plane, shifts)), address)
+                address = builder.add(address, args[1])
+            return context.get_dummy_value()
+
+        return _STEP, generate
+
+    return intrinsic(step)
 
 
-@loop
-def _unpack_4(packed: Any, row: int, stretch: int, codes: Any, stride: int) -> None:
-    for block in range(codes.size // stride):
-        low, source = np.uint64(block * stride), np.uint64(block * row)
-        high = low + np.uint64(stretch)
-        strips = stretch // _STRIP * _STRIP
-        for strip in range(0, strips, _STRIP):
-            for i in range(_STRIP):
-                k = np.uint64(strip + i)
-                codes[low + k] = packed[source + k] & np.uint8(15)
-            for i in range(_STRIP):
-                k = np.uint64(strip + i)
-                codes[high + k] = packed[source + k] >> np.uint8(4)
-        for i in range(strips, stretch):
-            k = np.uint64(i)
-            codes[low + k] = packed[source + k] & np.uint8(15)
-        for i in range(strips, stretch):
-            k = np.uint64(i)
-            codes[high + k] = packed[source + k] >> np.uint8(4)
+def _constant(vector: Any, value: int) -> Any:
+    return ir.Constant(vector, [value] * vector.count)
 
 
-@loop
-def _pack_2(
-    codes: Any, stride: int, stretch: int, shift: int, packed: Any, row: int, start: int
-) -> None:
-    down, mask = np.uint8(shift), np.uint8(3)
-    step = np.uint64(stretch)
-    for block in range(codes.size // stride):
-        source, target = np.uint64(block * stride), np.uint64(block * row + start)
-        for i in range(stretch):
-            k = source + np.uint64(i)
-            low = codes[k] >> down & mask | (codes[k + step] >> down & mask) << np.uint8(2)
-            k += np.uint64(2) * step
-            high = codes[k] >> down & mask | (codes[k + step] >> down & mask) << np.uint8(2)
-            packed[target + np.uint64(i)] = np.uint8(low | high << np.uint8(4))
+def _splat(builder: Any, vector: Any, number: Any) -> Any:
+    empty, index = ir.Constant(vector, ir.Undefined), ir.IntType(32)
+    first = builder.insert_element(empty, builder.trunc(number, _BYTE), ir.Constant(index, 0))
+    return builder.shuffle_vector(first, empty, _constant(ir.VectorType(index, vector.count), 0))
 
 
-@loop
-def _unpack_2(
-    packed: Any, row: int, start: int, stretch: int, shift: int, codes: Any, stride: int
-) -> None:
-    up, mask = np.uint8(shift), np.uint8(3)
-    keep = np.uint8((1 << shift) - 1)  # planes that are there already, but not old scratch
-    for block in range(codes.size // stride):
-        source = np.uint64(block * row + start)
-        for part in range(4):
-            target = np.uint64(block * stride + part * stretch)
-            down = np.uint8(2 * part)
-            for i in range(stretch):
-                k = np.uint64(i)
-                plane = (packed[source + k] >> down & mask) << up
-                codes[target + k] = np.uint8(codes[target + k] & keep | plane)
+def _load(builder: Any, vector: Any, address: Any) -> Any:
+    return builder.load(builder.inttoptr(address, vector.as_pointer()), align=1, typ=vector)
 
 
-@loop
-def _pack_1(
-    codes: Any, stride: int, stretch: int, shift: int, packed: Any, row: int, start: int
-) -> None:
-    down, mask = np.uint8(shift), np.uint8(1)
-    for block in range(codes.size // stride):
-        target = np.uint64(block * row + start)
-        for i in range(stretch):
-            packed[target + np.uint64(i)] = 0
-        for part in range(8):
-            source = np.uint64(block * stride + part * stretch)
-            up = np.uint8(part)
-            for i in range(stretch):
-                k = np.uint64(i)
-                plane = (codes[source + k] >> down & mask) << up
-                packed[target + k] = np.uint8(packed[target + k] | plane)
+def _store(builder: Any, value: Any, address: Any) -> None:
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=1)
 
 
-@loop
-def _unpack_1(
-    packed: Any, row: int, start: int, stretch: int, shift: int, codes: Any, stride: int
-) -> None:
-    up, mask = np.uint8(shift), np.uint8(1)
-    keep = np.uint8((1 << shift) - 1)
-    for block in range(codes.size // stride):
-        source = np.uint64(block * row + start)
-        for part in range(8):
-            target = np.uint64(block * stride + part * stretch)
-            down = np.uint8(part)
-            for i in range(stretch):
-                k = np.uint64(i)
-                plane = (packed[source + k] >> down & mask) << up
-                codes[target + k] = np.uint8(codes[target + k] & keep | plane)
+def _loop_over_plane(make_step: Callable[[int, int], Any], plane_bits: int) -> Callable[..., int]:
+    """A loop over one plane of one block, which returns where the packed bytes of it end."""
+    wide, half = make_step(plane_bits, 64), make_step(plane_bits, 32)
+    quarter, eighth = make_step(plane_bits, 16), make_step(plane_bits, 8)
+    single = make_step(plane_bits, 1)
+
+    @loop
+    def over_plane(codes: int, stretch: int, shift: int, packed: int) -> int:
+        end = packed + stretch
+        while packed + 64 <= end:
+            wide(codes, stretch, shift, packed)
+            codes, packed = codes + 64, packed + 64
+        if packed + 32 <= end:
+            half(codes, stretch, shift, packed)
+            codes, packed = codes + 32, packed + 32
+        if packed + 16 <= end:
+            quarter(codes, stretch, shift, packed)
+            codes, packed = codes + 16, packed + 16
+        if packed + 8 <= end:
+            eighth(codes, stretch, shift, packed)
+            codes, packed = codes + 8, packed + 8
+        while packed < end:
+            single(codes, stretch, shift, packed)
+            codes, packed = codes + 1, packed + 1
+        return end
+
+    return over_plane
+
+
+_pack_4, _unpack_4 = _loop_over_plane(_pack_step, 4), _loop_over_plane(_unpack_step, 4)
+_pack_2, _unpack_2 = _loop_over_plane(_pack_step, 2), _loop_over_plane(_unpack_step, 2)
+_pack_1, _unpack_1 = _loop_over_plane(_pack_step, 1), _loop_over_plane(_unpack_step, 1)

@@ -101,7 +101,7 @@ class Scratch(NamedTuple):
 
     Attributes:
         values: float32, where the tensor's own memory does not do.
-        halves: uint16, decoded 16-bit numbers that are to be streamed.
+        spare: uint8, four for each element, for what lies between two loops.
         steps: float32, the scale of each block.
         zeros: float32, the zero point of each block; 0 where there is none.
         finite: int32, float bits of the magnitude of each block.
@@ -109,7 +109,7 @@ class Scratch(NamedTuple):
     """
 
     values: Any
-    halves: Any
+    spare: Any
     steps: Any
     zeros: Any
     finite: Any
@@ -230,7 +230,7 @@ def load_codes(packed: Any, plan: Plan, tile: Tile, scratch: Scratch) -> Any:
 @loop
 def scratch_memory(plan: Plan, tile_blocks: int) -> Any:
     """Memory for `scratch_in`."""
-    return np.empty(tile_blocks * (7 * plan.block + 12), np.uint8)
+    return np.empty(tile_blocks * (9 * plan.block + 12), np.uint8)
 
 
 @loop
@@ -239,11 +239,11 @@ def scratch_in(memory: Any, plan: Plan, tile_blocks: int) -> Scratch:
     size, address = tile_blocks * plan.block, memory.ctypes.data
     scratch = Scratch(
         floats_at(address, size),
-        halves_at(address + 4 * size, size),
-        floats_at(address + 6 * size, tile_blocks),
-        floats_at(address + 6 * size + 4 * tile_blocks, tile_blocks),
-        words_at(address + 6 * size + 8 * tile_blocks, tile_blocks),
-        bytes_at(address + 6 * size + 12 * tile_blocks, size),
+        bytes_at(address + 4 * size, 4 * size),
+        floats_at(address + 8 * size, tile_blocks),
+        floats_at(address + 8 * size + 4 * tile_blocks, tile_blocks),
+        words_at(address + 8 * size + 8 * tile_blocks, tile_blocks),
+        bytes_at(address + 8 * size + 12 * tile_blocks, size),
     )
     scratch.zeros[:] = 0
     return scratch
@@ -309,8 +309,9 @@ def finish_tile(
         if plan.streams and not target.address:
             stream(values.ctypes.data, address, 4 * values.size)
     elif plan.streams:
-        narrow(values, plan.kind, scratch.halves[: values.size])
-        stream(scratch.halves.ctypes.data, address, 2 * values.size)
+        halves = halves_at(scratch.spare.ctypes.data, values.size)
+        narrow(values, plan.kind, halves)
+        stream(halves.ctypes.data, address, 2 * values.size)
     else:
         narrow(values, plan.kind, halves_at(address, values.size))
 
