@@ -134,7 +134,12 @@ def test_a_page_that_cannot_be_written_is_exit_code_1(
 ) -> None:
     assert main([*ESTIMATE, "--html", str(tmp_path)]) == 1
     assert "cannot be written" in capsys.readouterr().err
-    assert main([*ESTIMATE, "--html", str(tmp_path / "no" / "page.html")]) == 1
+
+
+@pytest.mark.parametrize("verb", [ESTIMATE, ["plan", "--model", "1M"]], ids=["estimate", "plan"])
+def test_the_folder_of_a_page_is_made(verb: list[str], tmp_path: Path) -> None:
+    assert main([*verb, "--html", str(tmp_path / "new" / "page.html")]) == 0
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["page.html"]
 
 
 @pytest.mark.parametrize("given", ["cluster", "model", "model's folder", "recipe"])

@@ -12,16 +12,15 @@ Everything that is said is escaped. The content policy forbids the browser to lo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Protocol
 
 from thinwire.atomic_file import write_text_atomically
-from thinwire.errors import ConfigError, InputError
+from thinwire.errors import InputError
 
-__all__ = ["Figure", "Page", "check_no_input"]
+__all__ = ["Figure", "Page"]
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -135,22 +134,3 @@ class Page:
                 f"page {path}: cannot be written ({error.strerror}); give a file in a folder that "
                 "is there and that you may write to"
             ) from error
-
-
-def check_no_input(path: Path, inputs: Iterable[Path | None]) -> None:
-    """Refuse a page in the place of a file that it is made from, by whatever name it is called.
-
-    Args:
-        path: where the page is to be written.
-        inputs: what is read; what was not given or is not there is passed over.
-
-    Raises:
-        ConfigError: the path is one of them.
-    """
-    if os.path.isfile(path) and any(
-        file is not None and os.path.exists(file) and os.path.samefile(path, file)
-        for file in inputs
-    ):
-        raise ConfigError(
-            f"page {path}: is a file that is read here, and would be overwritten; give another one"
-        )

@@ -88,9 +88,9 @@ def calibrate(  # noqa: PLR0913 - typer reads the options from the signature
         print_calibration,
     )
     from thinwire.lab import Layout
+    from thinwire.output_path import prepare_output
     from thinwire.quantities import parse_bit_rate
     from thinwire.train.calibration import calibration, joined
-    from thinwire.train.report import check_report_path
 
     launched = joined.torchrun_layout()
     if launched is not None and (hosts, ranks, link) != (None, None, None):
@@ -103,7 +103,7 @@ def calibrate(  # noqa: PLR0913 - typer reads the options from the signature
         ranks_per_host=1 if ranks is None else ranks,
         link_bit_per_s=None if link is None else parse_bit_rate(link),
     )
-    check_report_path(output)
+    prepare_output(output)
     request = calibration.CalibrationRequest(
         layout=layout,
         rounds=rounds,

@@ -135,12 +135,13 @@ def compare(  # noqa: PLR0913 - typer reads the options from the signature
     Example: thinwire compare --recipes zero3,zeropp --hosts 4 --link 200mbit --html out.html
     """
     from thinwire.cli.comparison_view import ComparisonProgress, print_comparison
+    from thinwire.output_path import prepare_output
     from thinwire.quantities import parse_bit_rate
     from thinwire.recipes import parse_recipes
     from thinwire.train import compare as comparing
     from thinwire.train.machine import describe_machine
     from thinwire.train.prediction import PlannedSteps
-    from thinwire.train.report import check_report_path, write_report
+    from thinwire.train.report import write_report
 
     request = comparing.CompareRequest(
         recipes=parse_recipes(recipes),
@@ -158,9 +159,8 @@ def compare(  # noqa: PLR0913 - typer reads the options from the signature
         device=device,
     )
     if html is not None:
-        files = map(Path, recipes.split(","))
-        inputs = [Path(model), Path(model, "config.json"), data, cluster, *files]
-        check_report_path(html, inputs=inputs)
+        files = [Path(name) for name in recipes.split(",") if name]
+        prepare_output(html, inputs=[Path(model), data, cluster, *files])
     predict: comparing.Predictor = comparing.no_prediction
     if cluster is not None:
         predict = PlannedSteps(cluster, request)

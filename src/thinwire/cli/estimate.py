@@ -61,11 +61,14 @@ def estimate(  # noqa: PLR0913 - typer reads the options from the signature
 
     Example: thinwire estimate --parameters 1e6 --link 100mbit --latency 10ms
     """
+    from thinwire.output_path import prepare_output
     from thinwire.planner.estimate import DEFAULT_FORMATS
     from thinwire.planner.estimate import estimate as price
     from thinwire.planner.hardware_file import load_device, load_link
     from thinwire.quantities import parse_bit_rate, parse_count, parse_duration
 
+    if html is not None:
+        prepare_output(html)
     numbers = {
         "bit_per_s": parse_bit_rate(link),
         "latency_s": parse_duration(latency),

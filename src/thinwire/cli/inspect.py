@@ -86,7 +86,7 @@ def inspect(
         parse_formats,
         parse_patterns,
     )
-    from thinwire.train.report import check_report_path
+    from thinwire.output_path import prepare_output
 
     request = InspectRequest(
         formats=parse_formats(",".join(DEFAULT_FORMATS) if formats is None else formats),
@@ -97,7 +97,7 @@ def inspect(
     )
     sources = [open_source(path) for path in files]
     if html is not None:
-        check_report_path(html, inputs=[file for source in sources for file in source.files])
+        prepare_output(html, inputs=[file for source in sources for file in source.files])
     with InspectionProgress() as progress:
         inspection = inspect_sources(sources, request, progress)
     if html is not None:

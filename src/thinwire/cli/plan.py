@@ -154,15 +154,15 @@ def plan(  # noqa: PLR0913 - typer reads the options from the signature
     Example: thinwire plan --model gpt:24x2048x16 --hosts 8 --ranks 4 --device a100-40gb --link
     100gbit
     """
-    from thinwire.page import check_no_input
+    from thinwire.output_path import prepare_output
     from thinwire.planner.candidates import grid, named_recipes
     from thinwire.planner.ranking import make_plan
     from thinwire.planner.request import ClusterRequest, PlanRequest
     from thinwire.recipes import parse_recipes
 
     if html is not None:
-        files = map(Path, (recipes or "").split(","))
-        check_no_input(html, [Path(model), Path(model, "config.json"), cluster, *files])
+        files = [Path(name) for name in (recipes or "").split(",") if name]
+        prepare_output(html, inputs=[Path(model), cluster, *files])
     request = PlanRequest(
         model=model,
         seq=seq,

@@ -6,40 +6,15 @@ to load anything, so that what it shows is what was measured.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from thinwire.atomic_file import check_writable
-from thinwire.errors import InputError
-from thinwire.page import Page, check_no_input
+from thinwire.page import Page
 from thinwire.quantities import format_bit_rate, format_count
 from thinwire.train.comparison import Comparison, Setting
 from thinwire.train.result_table import headings, rows
 from thinwire.train.verdict import conclude, judge
 
-__all__ = ["check_report_path", "format_link", "render_report", "write_report"]
-
-
-def check_report_path(path: Path, *, inputs: Sequence[Path | None] = ()) -> None:
-    """Refuse now a path that could not be written after the work; make its folder.
-
-    Args:
-        path: the file to be written.
-        inputs: files that are read, and must not be overwritten; ``None`` is passed over.
-
-    Raises:
-        ConfigError: the path is one of the inputs.
-        InputError: the folder cannot be made or written to, or the path is there and is no file.
-    """
-    check_no_input(path, inputs)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        check_writable(path)
-    except OSError as error:
-        raise InputError(
-            f"report {path}: cannot be written ({error.strerror}); give a file in a folder that "
-            "you may write to"
-        ) from error
+__all__ = ["format_link", "render_report", "write_report"]
 
 
 def write_report(path: Path, comparison: Comparison, machine: dict[str, str]) -> None:

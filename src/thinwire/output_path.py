@@ -1,0 +1,45 @@
+"""Where a verb will write its page or file, looked at before the work and not after it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from thinwire.atomic_file import check_writable
+from thinwire.errors import ConfigError, InputError
+
+__all__ = ["prepare_output"]
+
+
+def prepare_output(path: Path, *, inputs: Iterable[Path | None] = ()) -> None:
+    """Refuse now a path that must not or could not be written after the work; make its folder.
+
+    Args:
+        path: the file to be written.
+        inputs: files that are read, and folders whose files are; whatever they are called, none may
+            be overwritten. What was not given or is not there is passed over.
+
+    Raises:
+        ConfigError: the path is one of the inputs, or a file in one of the folders.
+        InputError: the folder cannot be made or written to, or the path is there and is no file.
+    """
+    if os.path.isfile(path) and any(_is_read(path, source) for source in inputs if source):
+        raise ConfigError(
+            f"output {path}: is read here, and would be overwritten; give another file"
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        check_writable(path)
+    except OSError as error:
+        raise InputError(
+            f"output {path}: cannot be written ({error.strerror}); give a file in a folder that "
+            "you may write to"
+        ) from error
+
+
+def _is_read(path: Path, source: Path) -> bool:
+    # os.path, not Path: what may be a name of a recipe or a model is no path for sure, and too long
+    if os.path.isdir(source):
+        return path.resolve().is_relative_to(source.resolve())
+    return os.path.exists(source) and os.path.samefile(path, source)
