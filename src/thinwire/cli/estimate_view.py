@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from thinwire.cli.console import result_console
 from thinwire.planner.estimate import Estimate
 from thinwire.planner.source import kind_of
 from thinwire.quantities import format_bit_rate, format_bytes, format_count, format_duration
@@ -24,7 +24,7 @@ def print_estimate(estimate: Estimate, *, page: Path | None) -> None:
         estimate: what to print.
         page: the page that was written, to name it.
     """
-    console = Console(highlight=False)
+    console = result_console()
     link = estimate.link
     headline = f"{format_count(estimate.parameters)} parameters over "
     headline += f"{format_bit_rate(link.bit_per_s)}, {format_duration(link.latency_s)} one way"
