@@ -52,6 +52,8 @@ RECIPES = (
     "thin:stage=2:replica=host/bf16",
     "hsdp",
     "hsdp:compute=fp32:grads=int4/64:grads_within=int8/64:min_numel=0:exact=none",
+    "hsdp:staleness=1",
+    "thin:staleness=1",
 )
 # what a micro-batch that is not the last does, in every stage
 ACCUMULATING = (

@@ -85,6 +85,66 @@ def test_bytes_keep_to_the_mean() -> None:
         assert sent_bytes >= 0.8 * MEAN_BITS / 8 * sum(adapted.values())
 
 
+HYBRID = f"hsdp:grads=int4/32:weights=fp32:{ADAPTIVE}"
+
+
+def hybrid_body(rank: int, size: int, tail: str) -> list[list[dict[str, Any]]]:
+    """With threads beside compute and without."""
+    runs = []
+    for overlap in (True, False):
+        model = tw.shard(make_model(), parse_recipe(HYBRID + tail), overlap=overlap)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        found = []
+        for step in range(6):
+            torch.autograd.backward(token_loss(model, draw_tokens(step, rank)))
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(
+                {
+                    "chosen": tw.ledger(model)["chosen_formats"],
+                    "weights": [whole(p).double().sum().item() for p in model.parameters()],
+                }
+            )
+        runs.append(found)
+    return runs
+
+
+@pytest.mark.parametrize(("size", "ranks_per_host"), [(4, 2), (3, 1)])
+@pytest.mark.parametrize("tail", ["", ":staleness=1", ":grads_within=int8/32:feedback=true"])
+def test_averages_across_hosts_adapt_alike_on_all(
+    size: int, ranks_per_host: int, tail: str
+) -> None:
+    ranks = run_world(hybrid_body, size, tail, ranks_per_host=ranks_per_host)
+    for runs in ranks:
+        # hosts that chose differently would drift apart, or hang
+        assert all(run == ranks[0][0] for run in runs)
+    chosen = [set(found["chosen"].values()) for found in ranks[0][0]]
+    # after the first step, and after the third
+    assert len(chosen[0]) > 1
+    assert ranks[0][0][0]["chosen"] == ranks[0][0][1]["chosen"]
+
+
+def hybrid_bytes_body(rank: int, size: int) -> int:
+    model = tw.shard(make_model(), parse_recipe(f"{HYBRID}:exact=*norm*|*bias"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(2):
+        ledger_of(model).reset()
+        torch.autograd.backward(token_loss(model, draw_tokens(step, rank)))
+        optimizer.step()
+        optimizer.zero_grad()
+    return tw.ledger(model)["across_bytes"]
+
+
+def test_bytes_across_hosts_keep_to_the_mean_under_hybrid() -> None:
+    """Of P elements two hosts send each other P in all, there, and the averages of as many back."""
+    sent_bytes = sum(run_world(hybrid_bytes_body, 4, ranks_per_host=2))
+    model = make_model()
+    numel = sum(p.numel() for p in model.parameters() if p.dim() > 1)
+    exact_numel = sum(p.numel() for p in model.parameters()) - numel
+    assert sent_bytes <= 2 * (MEAN_BITS / 8 * numel + 4 * exact_numel)
+    assert sent_bytes >= 2 * 0.8 * MEAN_BITS / 8 * numel
+
+
 def uneven_model() -> SmallModel:
     """A model in which the gradients of one matrix are a hundred times smaller than others."""
     model = make_model()
@@ -166,6 +226,7 @@ REFUSED = {
     "ddp:grads=int4/32:adaptive_bits=5:exact=*": "every parameter travels exactly",
     "ddp:grads=int4/32:adaptive_bits=5:local_steps=2": "local_steps=2",
     "zeropp:adaptive_bits=5:grads_within=int8": "leave grads_within out",
+    "hsdp:adaptive_bits=5": "leave hybrid out",
 }
 
 

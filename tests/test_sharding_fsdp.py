@@ -347,7 +347,6 @@ UNSUPPORTED = [
     "zeropp:offload=states",
     "zeropp:activations=recompute",
     "zeropp:qat=int4/128",
-    "hsdp:adaptive_bits=4",
     "zeropp:accumulate=within",
     "zeropp:grads=lowrank=4",
     "ddp:compute=bf16",

@@ -232,6 +232,36 @@ def test_micro_batches_add_up_and_cross_hosts_as_often_as_said(ranks_per_host: i
             assert sync == 3 * keep > 0
 
 
+def late_body(rank: int, size: int) -> None:
+    """Early micro-batches are held, and the average of a step is that of the step before."""
+    found = []
+    for text, overlap in (
+        ("staleness=0", True),
+        ("staleness=1", True),
+        ("staleness=1", False),
+    ):
+        recipe = parse_recipe(f"{INT8}:grads_within=int8/64:accumulate=within:{text}")
+        model = tw.shard(make_model(), recipe, overlap=overlap)
+        gradients = []
+        for step in range(3):
+            model.zero_grad()
+            for micro in range(2):
+                with tw.accumulate(model, is_last=micro == 1):
+                    tokens = draw_tokens(2 * step + micro, rank)
+                    torch.autograd.backward(token_loss(model, tokens))
+            gradients.append(reduced(model))
+        found.append(torch.stack(gradients))
+    in_time, *late = found
+    for gradients_of in late:
+        assert not gradients_of[0].any()
+        assert torch.equal(gradients_of[1:], in_time[:-1])
+
+
+@pytest.mark.parametrize(("size", "ranks_per_host"), [(4, 2), (2, 1)])
+def test_late_averages_of_several_micro_batches(size: int, ranks_per_host: int) -> None:
+    run_world(late_body, size, ranks_per_host=ranks_per_host)
+
+
 def own_mesh_body(rank: int, size: int) -> None:
     """`compress` takes a model that was sharded within the host by somebody else."""
     groups = [[0, 1], [2, 3]]

@@ -18,6 +18,8 @@ from thinwire.comm.sender import Ticket
 from thinwire.errors import ConfigError, StateError
 from thinwire.recipes import parse_recipe
 from thinwire.sharding.late import LateGradients
+from thinwire.wire.key import Key
+from thinwire.wire.registry import codec_for
 from world import run_world
 
 INT4 = "grads=int4/128+stochastic:min_numel=0:compute=fp32:feedback=true"
@@ -27,6 +29,10 @@ CASES = [
     f"zero2:{INT4}:weights=fp32",
     f"zero3:{INT4}:weights=fp32",
     f"zero3:{INT4}:weights=fp32:grads_within=int8/64",
+    f"hsdp:{INT4}:weights=fp32:grads_within=int8/64",
+    f"hsdp:{INT4}:weights=fp32",
+    f"thin:{INT4}:stage=2:replica=host/fp32:grads_within=int8/64",
+    f"sdp4bit:{INT4}:replica=rank/fp32",
 ]
 NUM_STEPS = 4
 
@@ -55,8 +61,9 @@ def delayed_body(rank: int, size: int, text: str) -> list[Tensor]:
 
 @pytest.mark.parametrize("text", CASES)
 def test_every_gradient_is_that_of_the_step_before_to_the_bit(text: str) -> None:
-    per_host = 2 if "within" in text else 1
-    size = 4 if "within" in text else 3
+    # hsdp by itself: one rank per host, where FSDP2 reduces nothing
+    on_hosts = "within" in text or "sdp4bit" in text
+    size, per_host = (4, 2) if on_hosts else (3, 1)
     for in_time, *late in run_world(delayed_body, size, text, ranks_per_host=per_host):
         for gradients in late:
             assert not gradients[0].any()
@@ -91,6 +98,9 @@ def overlap_body(rank: int, size: int, text: str) -> list[str]:
     model.zero_grad()
     token_loss(model, draw_tokens(0, rank)).backward()  # type: ignore[no-untyped-call]
     events.append("backward 1")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.99)  # so that a replica needs a delta
     loss = token_loss(model, draw_tokens(1, rank))
     events.append("forward 2")
     gate.set()
@@ -99,7 +109,7 @@ def overlap_body(rank: int, size: int, text: str) -> list[str]:
     return events
 
 
-@pytest.mark.parametrize("text", [CASES[0], CASES[2]])
+@pytest.mark.parametrize("text", [CASES[0], CASES[2], CASES[-1], CASES[-3]])
 def test_a_reduction_goes_on_behind_the_next_step(text: str) -> None:
     """With more jobs than the line has room for: none of them stops the backward pass."""
     for events in run_world(overlap_body, 2, text):
@@ -164,6 +174,66 @@ def test_it_trains() -> None:
         assert sum(losses[-8:]) / 8 < losses[0] / 2
 
 
+FORMATS = "weights=int4/32:grads=int4/64:replica=rank/fp32:min_numel=0:exact=none:compute=fp32"
+LR = 0.05
+
+
+def through(values: Tensor, fmt: str) -> Tensor:
+    """What arrives of a tensor that is sent in a format."""
+    parsed = tw.parse_format(fmt)
+    codec = codec_for(parsed, values.device)
+    payload = torch.empty(parsed.wire_bytes(values.numel()), dtype=torch.uint8)
+    codec.encode_into(values.flatten(), payload, Key())
+    decoded = torch.empty(values.numel())
+    codec.decode_into(payload, decoded)
+    return decoded.view(values.shape)
+
+
+def late_reference(size: int, rank: int, steps: int) -> list[float]:
+    """Shards, replica and late gradients of all ranks in plain torch; the losses of one of them."""
+    model, losses = make_model(), []  # holds the replica, with which all ranks compute
+    replica = list(model.parameters())
+    shards = [p.detach().clone() for p in replica]  # of all ranks, one after another
+    late = [torch.zeros_like(shard) for shard in shards]
+    for step in range(steps):
+        with torch.no_grad():
+            for copy, shard in zip(replica, shards, strict=True):
+                delta = (shard - copy).chunk(size)
+                copy += torch.cat([through(piece, "int4/32") for piece in delta])
+        of_ranks = []
+        for other in range(size):
+            model.zero_grad()
+            loss = token_loss(model, draw_tokens(step, other))
+            torch.autograd.backward(loss)
+            of_ranks.append([p.grad.clone() for p in replica if p.grad is not None])
+            losses += [loss.item()] if other == rank else []
+        for index, shard in enumerate(shards):
+            shard.add_(late[index], alpha=-LR)
+            pieces = [gradients[index].chunk(size) for gradients in of_ranks]
+            sent = [torch.cat([through(piece, "int4/64") for piece in row]) for row in pieces]
+            late[index] = torch.stack(sent).sum(0) / size
+    return losses
+
+
+def replica_body(rank: int, size: int) -> None:
+    model = tw.shard(make_model(), parse_recipe(f"sdp4bit:{FORMATS}:grads_within=none:staleness=1"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    losses = []
+    for step in range(8):
+        loss = token_loss(model, draw_tokens(step, rank))
+        torch.autograd.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    # two ranks: a sum of two terms and half of it are the same in any order
+    assert losses == late_reference(size, rank, 8)
+    assert len(set(losses)) == 8
+
+
+def test_a_replica_and_late_gradients_are_the_reference_to_the_bit() -> None:
+    run_world(replica_body, 2)
+
+
 def failing_body(rank: int, size: int) -> None:
     model = tw.shard(make_model(), parse_recipe(f"{CASES[0]}:staleness=1"))
 
@@ -180,13 +250,9 @@ def test_an_error_of_the_wire_is_raised_by_the_next_step() -> None:
     run_world(failing_body, 1)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["ddp:grads=int4/128:local_steps=2", "thin", "sdp4bit", "hsdp"],
-)
-def test_what_a_late_reduction_would_not_hide_is_refused(text: str) -> None:
+def test_what_a_late_reduction_would_not_hide_is_refused() -> None:
     with pytest.raises(ConfigError, match="staleness=1"):
-        tw.shard(make_model(), parse_recipe(f"{text}:staleness=1"))
+        tw.shard(make_model(), parse_recipe("ddp:grads=int4/128:local_steps=2:staleness=1"))
 
 
 def test_gradients_are_handed_out_once_and_waited_for() -> None:

@@ -43,8 +43,12 @@ def runs_body(rank: int, size: int, texts: list[str]) -> list[Any]:
 
 @pytest.mark.parametrize(("size", "per_host"), [(2, 1), (4, 2), (6, 3)])
 def test_overlap_and_the_replicas_place_change_no_number(size: int, per_host: int) -> None:
-    for runs in run_world(runs_body, size, [THIN, SPLIT], ranks_per_host=per_host):
-        assert all(run == runs[0] for run in runs)
+    late = [f"{text}:staleness=1" for text in (THIN, SPLIT)]
+    for runs in run_world(runs_body, size, [THIN, SPLIT, *late], ranks_per_host=per_host):
+        in_time, one_late = runs[:4], runs[4:]
+        assert all(run == in_time[0] for run in in_time)
+        assert all(run == one_late[0] for run in one_late)
+        assert in_time[0] != one_late[0]
 
 
 def overlap_body(rank: int, size: int) -> list[Any]:
@@ -90,9 +94,9 @@ def test_what_a_delta_loses_does_not_build_up() -> None:
         assert all(0 < distance < 0.01 for distance in distances)
 
 
-def writes_body(rank: int, size: int) -> None:
+def writes_body(rank: int, size: int, text: str) -> None:
     """CASES: a replica is never read after the weights changed, whoever wrote them."""
-    model = tw.shard(make_model(0), parse_recipe(THIN))
+    model = tw.shard(make_model(0), parse_recipe(text))
     tokens = draw_tokens(0, 0)[:, :-1]
     train(model, rank, 2)
 
@@ -117,8 +121,9 @@ def writes_body(rank: int, size: int) -> None:
     expect(another)
 
 
-def test_no_write_to_the_weights_goes_unseen() -> None:
-    run_world(writes_body, 2)
+@pytest.mark.parametrize("text", [THIN, f"{THIN}:staleness=1"])
+def test_no_write_to_the_weights_goes_unseen(text: str) -> None:
+    run_world(writes_body, 2, text)
 
 
 def permuted_body(rank: int, size: int) -> None:

@@ -24,11 +24,12 @@ from torch import Tensor
 from thinwire.comm.lost_peer import lost_in_ring, lost_peer
 from thinwire.comm.topology import Peers
 
-__all__ = ["MAIN_THREAD_TAG", "exchange", "gather", "gather_in_ring"]
+__all__ = ["DELTA_TAG", "MAIN_THREAD_TAG", "exchange", "gather", "gather_in_ring"]
 
-# Of the same pair of ranks, a job's exchange or gather in the wire thread and a gather in the main
-# thread may be under way at once: each kind has a tag of its own, far from those that users choose.
-EXCHANGE_TAG, GATHER_TAG, MAIN_THREAD_TAG = 0x7417001, 0x7417002, 0x7417003
+# Of the same pair of ranks, a job's exchange or gather in one wire thread, a delta in the other and
+# a gather in the main thread may be under way at once: each kind has a tag of its own, far from those
+# that users choose.
+EXCHANGE_TAG, GATHER_TAG, MAIN_THREAD_TAG, DELTA_TAG = 0x7417001, 0x7417002, 0x7417003, 0x7417004
 
 
 def exchange(outgoing: Sequence[Tensor], incoming: Sequence[Tensor], peers: Peers) -> None:
@@ -63,7 +64,7 @@ def gather(
         payload: a contiguous uint8 vector.
         gathered: for every one of the peers, a contiguous uint8 vector of the length that it sends.
         peers: those who take part. Two gathers of one tag among them must not run at once.
-        tag: ``GATHER_TAG`` in a job, ``MAIN_THREAD_TAG`` outside.
+        tag: ``GATHER_TAG`` in a job, ``DELTA_TAG`` for deltas, ``MAIN_THREAD_TAG`` outside.
     """
     gathered[peers.rank].copy_(payload)
     _in_rounds([payload] * peers.size, gathered, peers, tag)

@@ -7,6 +7,7 @@ are not in it; the network card's counter shows them on top.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict
@@ -57,6 +58,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
+        # jobs of two lines and the main thread record side by side
+        self._lock = threading.Lock()
         self._chosen_formats: dict[str, str] = {}
 
     def record(
@@ -77,12 +80,13 @@ class Ledger:
             bf16_bytes: bytes that the uncompressed collective would send with bf16 elements.
             formats: the formats that its payload holds.
         """
-        entry = self._entries.setdefault(collective, _Entry())
-        entry.calls += 1
-        entry.within_bytes += within_bytes
-        entry.across_bytes += across_bytes
-        entry.bf16_bytes += bf16_bytes
-        entry.formats |= formats
+        with self._lock:
+            entry = self._entries.setdefault(collective, _Entry())
+            entry.calls += 1
+            entry.within_bytes += within_bytes
+            entry.across_bytes += across_bytes
+            entry.bf16_bytes += bf16_bytes
+            entry.formats |= formats
 
     def enter_formats(self, chosen: Mapping[str, str]) -> None:
         """Enter the formats that were chosen for parameters, until others are."""

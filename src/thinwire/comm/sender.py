@@ -26,7 +26,15 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Job", "Sender", "Ticket", "Transfer", "run_now", "shared_sender"]
+__all__ = [
+    "Job",
+    "Sender",
+    "Ticket",
+    "Transfer",
+    "run_now",
+    "shared_delta_sender",
+    "shared_sender",
+]
 
 # Jobs that may wait in line for room. Each holds its input alive; the limit bounds that memory.
 MAX_WAITING = 4
@@ -90,12 +98,17 @@ class _Running:
 
 
 class Sender:
-    """Runs jobs in two threads of its own, which start with the first job."""
+    """Runs jobs in two threads of its own, which start with the first job.
 
-    def __init__(self) -> None:
+    Args:
+        name: of the threads.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
         self._line: queue.Queue[_Running] = queue.Queue()
         self._room = threading.BoundedSemaphore(MAX_WAITING)
-        self._codec = ThreadPoolExecutor(max_workers=1, thread_name_prefix="thinwire-codec")
+        self._codec = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"thinwire-codec{name}")
         self._wire: threading.Thread | None = None
 
     def submit(
@@ -114,7 +127,8 @@ class Sender:
         """
         if self._wire is None:
             # a daemon: a rank that fails must not wait for a peer that will never answer
-            self._wire = threading.Thread(target=self._transfer, daemon=True, name="thinwire-wire")
+            name = f"thinwire-wire{self._name}"
+            self._wire = threading.Thread(target=self._transfer, daemon=True, name=name)
             self._wire.start()
         ticket = Ticket(when_done)
         running = _Running(job, ticket, self._codec.submit(_advance, job), waits_for_room)
@@ -152,6 +166,16 @@ def shared_sender() -> Sender:
     ranks. Exchanges among the same ranks pair up by their order alone, so all jobs are in one line.
     """
     return Sender()
+
+
+@functools.cache
+def shared_delta_sender() -> Sender:
+    """A line for the deltas of replicas, beside one in which late gradients are under way.
+
+    Forward waits for deltas, and nobody for late gradients: in one line it would wait for both. The
+    two share the wire. They cannot be mistaken for each other, as deltas have a tag of their own.
+    """
+    return Sender("-deltas")
 
 
 @torch.no_grad()

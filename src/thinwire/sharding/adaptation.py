@@ -7,7 +7,8 @@
     step K+1   formats chosen anew
 
 While a step is observed every rank encodes its own slot of its own contribution in every candidate,
-so that all ranks together look at every parameter once. The losses are summed over the ranks right
+so that all ranks together look at every parameter once; under ``hybrid``, where a slot is a host's,
+all ranks of every host do. The losses are summed over the ranks right
 after the optimizer's step, where all ranks are at the same place and nothing waits for a reduction;
 from equal sums all make the same choice (L-GreCo, Markov et al., arXiv 2210.17357).
 """
@@ -41,7 +42,8 @@ class Adaptation:
 
     Args:
         recipe: its ``grads``, with any number of bits, are the candidates.
-        pieces: how every parameter is dealt out, in the recipe's format.
+        pieces: how every parameter is dealt out, in the recipe's format; several for one that is
+            dealt out part by part.
         peers: the ranks that reduce gradients together.
         ledger: where the formats are entered.
 
@@ -55,11 +57,11 @@ class Adaptation:
         self._rule = recipe.grad_rule
         self._first, self._every = max(1, recipe.warmup_steps), recipe.adaptive_every
         self._seed, self._peers, self._ledger = recipe.seed, peers, ledger
-        parts = {
-            piece.name: [piece.real_numel(rank) for rank in range(peers.size)]
-            for piece in pieces
-            if piece.format == self._rule.usual and not self._rule.is_exception(piece.name)
-        }
+        parts: dict[str, list[int]] = {}
+        for piece in pieces:
+            if piece.format == self._rule.usual and not self._rule.is_exception(piece.name):
+                slots = range(peers.size)
+                parts.setdefault(piece.name, []).extend(map(piece.real_numel, slots))
         if not parts:
             raise ConfigError(
                 f"recipe {recipe.name}: adaptive_bits and adaptive_error have no effect, for every "

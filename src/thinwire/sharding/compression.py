@@ -12,7 +12,7 @@ from torch import Tensor
 
 from thinwire.comm.layout import Piece
 from thinwire.comm.ledger import Ledger
-from thinwire.comm.sender import Job, Sender, Ticket, run_now
+from thinwire.comm.sender import Job, Sender, Ticket, run_now, shared_delta_sender
 from thinwire.comm.topology import Peers, Topology
 from thinwire.errors import ConfigError
 from thinwire.formats import parse_format
@@ -108,13 +108,15 @@ class Compression:
         """
         if not self.recipe.adapts:
             return
-        if self.recipe.grads_within is not None and len(set(peers.hosts)) == 1:
+        recipe = self.recipe
+        if (recipe.hybrid or recipe.grads_within is not None) and len(set(peers.hosts)) == 1:
+            first_hop = "hybrid" if recipe.hybrid else f"grads_within={recipe.grads_within}"
             raise ConfigError(
-                f"recipe {self.recipe.name}: adaptive_bits and adaptive_error choose the "
-                "formats of what crosses hosts, and all ranks are on one host, where "
-                f"grads_within={self.recipe.grads_within} is the format; leave grads_within out"
+                f"recipe {recipe.name}: adaptive_bits and adaptive_error choose the formats of "
+                f"what crosses hosts, and all ranks are on one host, where {first_hop} decides; "
+                f"leave {first_hop.partition('=')[0]} out, or bits as they are"
             )
-        self.adaptation = Adaptation(self.recipe, pieces, peers, self.ledger)
+        self.adaptation = Adaptation(recipe, pieces, peers, self.ledger)
         self.stores["adaptation"] = self.adaptation
         self.choose_formats()
 
@@ -151,6 +153,13 @@ class Compression:
         else:
             adapted = None if self.adaptation is None else self.adaptation.formats
             self.grad_formats, self.grad_formats_within = adapted or self._rule, self._rule_within
+
+    @property
+    def delta_sender(self) -> Sender | None:
+        """Runs the jobs of deltas: the sender, unless late gradients are in line there."""
+        if self.sender is None or self.late is None:
+            return self.sender
+        return shared_delta_sender()
 
     def _memories(self) -> Iterator[StepMemory]:
         """Everything that a step changes before it is known whether it is taken."""

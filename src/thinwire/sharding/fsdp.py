@@ -70,6 +70,25 @@ class Socket:
         """What a collective over ``group`` needs to know."""
         return Traffic(layout, self.peers(group), self.compression.ledger)
 
+    def exchange_late(self, late: LateGradients, output: Tensor, reduced: Tensor, job: Job) -> None:
+        """Give FSDP2 the gradients of the reduction before, and start the present one.
+
+        Args:
+            late: where the former are kept; they have arrived.
+            output: what FSDP2 goes on with.
+            reduced: where the present reduction writes its result.
+            job: the present reduction.
+        """
+        members = self.unit.trained
+        names, sizes = [m.name for m in members], [m.piece_numel for m in members]
+        ticket = self.compression.reduce_late(job)
+        late.drop(frozenset(member.name for member in self.unit.members).difference(names))
+        late.exchange(
+            dict(zip(names, torch.split(output, sizes), strict=True)),
+            dict(zip(names, torch.split(reduced, sizes), strict=True)),
+            ticket,
+        )
+
     def key(self, direction: int, step: int) -> Key:
         """Names the random numbers of one direction in one step.
 
@@ -122,15 +141,15 @@ class CompressedReduceScatter(Socket):
     Args:
         unit: whose gradients are reduced.
         compression: what all sockets of the model share.
-        hand_over: takes the jobs whose result FSDP2 passes on to an all-reduce hook; by default
-            they are run here.
+        hand_over: takes the jobs whose result FSDP2 passes on to an all-reduce hook, and where it
+            goes; by default they are run here.
     """
 
     def __init__(
         self,
         unit: Unit,
         compression: Compression,
-        hand_over: Callable[[Job], None] | None = None,
+        hand_over: Callable[[Job, Tensor], None] | None = None,
     ) -> None:
         super().__init__(unit, compression)
         self._hand_over = hand_over
@@ -144,39 +163,26 @@ class CompressedReduceScatter(Socket):
         async_op: bool = False,  # noqa: ARG002 - FSDP2's interface
     ) -> None:
         """Reduce the gradients of the unit's trained parameters, now or beside backward."""
-        self.compression.divisor = fixed_divisor(op)
-        if self.compression.late is not None:
-            self._reduce_late(self.compression.late, output_tensor, input_tensor, group, op)
-            return
-        job = self._job(output_tensor, input_tensor, group, op)
+        compression, late = self.compression, self.compression.late
         is_final = op == dist.ReduceOp.AVG  # FSDP2 divides by itself around a SUM
-        if self._hand_over is not None and self.compression.sender is not None and is_final:
-            self._hand_over(job)
-        elif self.compression.may_defer(self.unit, output_tensor, is_final=is_final):
-            self.compression.reduce_later(job)
+        if self._hand_over is not None:
+            if compression.sender is None or not is_final:
+                compression.reduce_now(self._job(output_tensor, input_tensor, group, op))
+                return
+            # what is late is not what FSDP2 goes on with
+            reduced = output_tensor if late is None else torch.empty_like(output_tensor)
+            self._hand_over(self._job(reduced, input_tensor, group, op), reduced)
+        elif late is not None:
+            late.wait(member.name for member in self.unit.trained)
+            reduced = torch.empty_like(output_tensor)
+            job = self._job(reduced, input_tensor, group, op)
+            self.exchange_late(late, output_tensor, reduced, job)
         else:
-            self.compression.reduce_now(job)
-
-    def _reduce_late(
-        self,
-        late: LateGradients,
-        output: Tensor,
-        contributions: Tensor,
-        group: dist.ProcessGroup,
-        op: ReduceOp,
-    ) -> None:
-        """Give FSDP2 the gradients of the reduction before, and start the present one."""
-        members, reduced = self.unit.trained, torch.empty_like(output)
-        names = [member.name for member in members]
-        late.wait(names)
-        ticket = self.compression.reduce_late(self._job(reduced, contributions, group, op))
-        sizes = [member.piece_numel for member in members]
-        late.drop(frozenset(member.name for member in self.unit.members).difference(names))
-        late.exchange(
-            dict(zip(names, torch.split(output, sizes), strict=True)),
-            dict(zip(names, torch.split(reduced, sizes), strict=True)),
-            ticket,
-        )
+            job = self._job(output_tensor, input_tensor, group, op)
+            if compression.may_defer(self.unit, output_tensor, is_final=is_final):
+                compression.reduce_later(job)
+            else:
+                compression.reduce_now(job)
 
     def _job(
         self, output: Tensor, contributions: Tensor, group: dist.ProcessGroup, op: ReduceOp

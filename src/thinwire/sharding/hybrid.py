@@ -15,13 +15,16 @@ Note: held sums. Under ``accumulate=within`` what the reductions of early micro-
 held back here until the last one, and FSDP2 goes on with zeros.
 
 Note: one job. Where a sender runs reductions beside backward, the reduce-scatter leaves its job to
-the hook, which runs both as one: what the first half decodes is what the second half encodes.
+the hook, which runs both as one: what the first half decodes is what the second half encodes. Under
+``staleness=1`` both halves are late together: they work in a tensor of their own, and FSDP2 goes on
+with what the job of the step before left.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -43,7 +46,13 @@ from thinwire.wire.feedback import Feedback
 from thinwire.wire.key import Key
 from thinwire.wire.packing import Packing
 
-__all__ = ["CompressedAverage", "StockAverage", "mesh_within_host", "plug_in_averages"]
+__all__ = [
+    "CompressedAverage",
+    "StockAverage",
+    "mesh_within_host",
+    "pieces_across",
+    "plug_in_averages",
+]
 
 ACROSS = 4  # separates the random numbers of this average from those of other directions
 
@@ -58,17 +67,13 @@ class HeldSum:
         self._held: Tensor | None = None
 
     def take(self, reduced: Tensor) -> None:
-        """Hold gradients back and leave zeros."""
-        if self._held is None:
-            self._held = torch.zeros_like(reduced)
-        self._held.add_(reduced)
-        reduced.zero_()
+        """Hold back what an early micro-batch left."""
+        self._held = reduced.clone() if self._held is None else self._held.add_(reduced)
 
-    def give_to(self, reduced: Tensor) -> None:
-        """Add to the last micro-batch's gradients what is held, and hold nothing."""
-        if self._held is not None:
-            reduced.add_(self._held)
-            self._held = None
+    def release(self) -> Tensor | None:
+        """What is held, to be added to the last micro-batch's gradients; nothing is held then."""
+        held, self._held = self._held, None
+        return held
 
 
 class StockAverage(Socket):
@@ -90,8 +95,11 @@ class StockAverage(Socket):
         _keep_for_this_stream(reduced)
         if self.compression.stays_within:
             self._held.take(reduced)
+            reduced.zero_()
             return
-        self._held.give_to(reduced)
+        held = self._held.release()
+        if held is not None:
+            reduced.add_(held)
         ledger = self.compression.ledger
         stock.all_reduce(reduced, self._across, ledger, dist.ReduceOp.AVG).wait()
 
@@ -109,47 +117,74 @@ class CompressedAverage(Socket):
         super().__init__(unit, compression)
         self._levels = levels
         self._feedback = _AcrossHosts(compression.feedback)
-        self._reduction: Job | None = None
+        self._reduction: tuple[Job, Tensor] | None = None
         self._held = HeldSum()
         # by the layout within the host, which changes where formats are chosen anew
         self._layouts: weakref.WeakKeyDictionary[ShardLayout, ShardLayout] = (
             weakref.WeakKeyDictionary()
         )
 
-    def run_after(self, reduction: Job) -> None:
-        """Take over the reduction within the host, whose result the hook is called with next."""
-        self._reduction = reduction
+    def run_after(self, reduction: Job, reduced: Tensor) -> None:
+        """Take over the reduction within the host, after which the hook is called next.
 
-    def __call__(self, reduced: Tensor) -> None:
+        Args:
+            reduction: the job.
+            reduced: where it writes its result.
+        """
+        self._reduction = reduction, reduced
+
+    def __call__(self, output: Tensor) -> None:
         """Average the gradients of the own shard over the hosts, in place, now or beside backward.
 
         Bytes sent per rank across hosts = those of :func:`thinwire.comm.collectives.all_reduce`
         over H hosts, for the trained elements of the own shard.
         """
-        _keep_for_this_stream(reduced)
-        reduction, self._reduction = self._reduction, None
-        if self.compression.stays_within:
+        _keep_for_this_stream(output)
+        compression, late = self.compression, self.compression.late
+        (reduction, reduced), self._reduction = self._reduction or (None, output), None
+        if compression.stays_within:
             if reduction is not None:
-                self.compression.reduce_now(reduction)
+                compression.reduce_now(reduction)
             self._held.take(reduced)
+            output.zero_()
             return
-        num_averages = self.compression.counters.count(f"averages of {self.unit.name}")
-        job = self._job(reduction, reduced, self.key(ACROSS, num_averages))
-        if self.compression.may_defer(self.unit, reduced, is_final=reduction is not None):
-            self.compression.reduce_later(job)
+        if self._levels.within.size == 1:
+            # otherwise the reduction within the host has seen the contribution
+            self._observe(output)
+        key = self.key(ACROSS, compression.counters.count(f"averages of {self.unit.name}"))
+        if late is not None:
+            late.wait(member.name for member in self.unit.trained)
+            reduced = output.clone() if reduction is None else reduced
+            self.exchange_late(late, output, reduced, self._job(reduction, reduced, key))
+            return
+        job = self._job(reduction, reduced, key)
+        if compression.may_defer(self.unit, reduced, is_final=reduction is not None):
+            compression.reduce_later(job)
         else:
-            self.compression.reduce_now(job)
+            compression.reduce_now(job)
 
     def _job(self, reduction: Job | None, reduced: Tensor, key: Key) -> Job:
+        """Both halves; what travels in which format, and what is held, is settled by now."""
         within = self._layout_within(reduced)
-        layout, parts = self._layout_across(within), self._parts(reduced, within)
-        for transfer in reduction or ():
-            yield dataclasses.replace(transfer, is_last=False)
-        self._held.give_to(reduced)
-        slots = deal_out(parts, layout)
+        layout, held = self._layout_across(within), self._held.release()
         traffic = Traffic(layout, self._levels.across, self.compression.ledger, self._feedback)
-        yield from collectives.all_reduce(slots.view(-1), traffic, key, dist.ReduceOp.AVG)
-        collect(slots, parts, layout)
+        parts = self._parts(reduced, within)
+
+        def run() -> Job:
+            for transfer in reduction or ():
+                yield dataclasses.replace(transfer, is_last=False)
+            if held is not None:
+                reduced.add_(held)
+            slots = deal_out(parts, layout)
+            yield from collectives.all_reduce(slots.view(-1), traffic, key, dist.ReduceOp.AVG)
+            collect(slots, parts, layout)
+
+        return run()
+
+    def _observe(self, output: Tensor) -> None:
+        within = self._layout_within(output)
+        names = (piece.name for piece in within.pieces)
+        self.compression.observe(zip(names, self._parts(output, within), strict=True))
 
     def _layout_within(self, reduced: Tensor) -> ShardLayout:
         """How the ranks of a host share the gradients of which ``reduced`` is the own slot."""
@@ -196,6 +231,13 @@ class _AcrossHosts:
     def encode_into(self, packing: Packing, flat: Tensor, out: Tensor, key: Key, part: str) -> None:
         """Encode as `Feedback.encode_into` does."""
         self._feedback.encode_into(packing, flat, out, key, f"across {part}")
+
+
+def pieces_across(pieces: Iterable[Piece], levels: TwoLevels) -> Iterator[Piece]:
+    """How parameters are dealt out over hosts: each part of them that has a place on a host."""
+    for piece in pieces:
+        for place in range(levels.within.size):
+            yield _over_hosts(piece, piece.real_numel(place), levels.across.size)
 
 
 def _over_hosts(piece: Piece, numel: int, num_hosts: int) -> Piece:

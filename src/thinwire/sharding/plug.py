@@ -5,8 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 
+import torch.distributed as dist
 from torch import nn
 
+from thinwire.comm.hierarchy import TwoLevels
 from thinwire.errors import ConfigError
 from thinwire.formats import parse_format
 from thinwire.sharding.compression import Compression
@@ -17,7 +19,7 @@ from thinwire.sharding.fsdp import (
     StockAllGather,
     StockReduceScatter,
 )
-from thinwire.sharding.hybrid import CompressedAverage, plug_in_averages
+from thinwire.sharding.hybrid import CompressedAverage, pieces_across, plug_in_averages
 from thinwire.sharding.replica import ReplicaAllGather, Residents
 from thinwire.sharding.units import Unit, find_units
 
@@ -45,7 +47,8 @@ def plug_in(model: nn.Module, compression: Compression) -> None:
     _refuse_native_hybrid(units, compression)
     averages = plug_in_averages(units, compression) if recipe.hybrid else {}
     residents = Residents(model, compression) if recipe.resident_format else None
-    _adapt([unit for unit in units if unit.world_size > 1], compression)
+    # under hybrid a unit that is whole on every host is averaged all the same
+    _adapt([unit for unit in units if unit.world_size > 1 or recipe.hybrid], compression)
     for unit in units:
         all_gather, reduce_scatter = _sockets(unit, compression, residents, averages)
         if not recipe.is_uncompressed:
@@ -75,11 +78,17 @@ def _sockets(
 
 def _adapt(units: list[Unit], compression: Compression) -> None:
     """Have the bits of gradients adapt, in the units that reduce any."""
-    rule = compression.recipe.grad_rule
+    rule, topology = compression.recipe.grad_rule, compression.topology
+    pieces = [piece for u in units for piece in u.layout(u.members, rule, FP32).pieces]
+    world = dist.group.WORLD
+    assert world is not None  # the topology was asked of it
+    if compression.recipe.hybrid:
+        levels = TwoLevels.of(topology.peers(world))
+        compression.adapt(pieces_across(pieces, levels), levels.peers)
+        return
     sharded = units[0].members[0].sharded if units else None
     if sharded is not None:
-        pieces = [piece for u in units for piece in u.layout(u.members, rule, FP32).pieces]
-        compression.adapt(pieces, compression.topology.peers(sharded.device_mesh.get_group(-1)))
+        compression.adapt(pieces, topology.peers(sharded.device_mesh.get_group(-1)))
 
 
 def _refuse_native_hybrid(units: list[Unit], compression: Compression) -> None:

@@ -4,7 +4,8 @@ Note: when deltas leave. At the start of every forward pass of the model each ra
 shards with the replicas, and all ranks agree, in one small all-reduce, on what each unit needs:
 nothing, a delta, or a refresh. The updates are then handed to the sending threads in the order of
 the forward pass, and each unit's gather waits for its own only. Gathers in backward, and those of
-a pass over unchanged weights, send nothing.
+a pass over unchanged weights, send nothing. Where gradients are late they are still under way by
+then, so deltas have a line of their own.
 
 Nothing is assumed about who writes to weights: what is compared is their bits.
 """
@@ -119,7 +120,7 @@ class ReplicaAllGather(Socket):
         # a restored row is sent as it is, and a run that was not interrupted does not send it
         num_updates = counters[updates] if change == Change.RESTORE else counters.count(updates)
         key = self.key(DELTAS, num_updates)
-        job, sender = self.resident.update(change, key), self.compression.sender
+        job, sender = self.resident.update(change, key), self.compression.delta_sender
         if sender is None:
             run_now(job)
         else:

@@ -87,31 +87,18 @@ def _check_losses(recipe: Recipe) -> None:
 
 
 def _check_adaptive(recipe: Recipe) -> None:
-    """Raise where gradients are not observed at every step, or not in the format that adapts."""
-    if not recipe.adapts:
-        return
-    for field, default in (("local_steps", 1), ("hybrid", False)):
-        value = getattr(recipe, field)
-        if value != default:
-            raise ConfigError(
-                f"recipe {recipe.name}: adaptive_bits and adaptive_error cannot be combined with "
-                f"{field}={value}; leave {field} at {default}, or bits as they are"
-            )
+    """Raise where gradients are not observed at every step."""
+    if recipe.adapts and recipe.local_steps > 1:
+        raise ConfigError(
+            f"recipe {recipe.name}: adaptive_bits and adaptive_error cannot be combined with "
+            f"local_steps={recipe.local_steps}; leave local_steps at 1, or bits as they are"
+        )
 
 
 def _check_staleness(recipe: Recipe) -> None:
     """Raise if a reduction could not be hidden behind the next step."""
-    if not recipe.staleness:
-        return
-    reason = None
-    if recipe.local_steps > 1:
-        reason = f"local_steps={recipe.local_steps} reduces nothing at most steps; leave one out"
-    elif recipe.hybrid:
-        reason = "hybrid=True averages across hosts after the reduction that would be late"
-    elif recipe.resident_format is not None:
-        reason = (
-            f"the deltas of replica={recipe.replica} would wait in line behind the late gradients; "
-            "leave replica out"
+    if recipe.staleness and recipe.local_steps > 1:
+        raise ConfigError(
+            f"recipe {recipe.name}: staleness={recipe.staleness}: local_steps={recipe.local_steps} "
+            "reduces nothing at most steps; leave one out"
         )
-    if reason is not None:
-        raise ConfigError(f"recipe {recipe.name}: staleness={recipe.staleness}: {reason}")
