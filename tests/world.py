@@ -5,7 +5,7 @@
 
 The body must be a function at the top of a module. The processes meet through a file, so there is
 no port to hunt for. An error in one rank ends the others and is raised with the rank's traceback.
-They are forked from a server that has torch imported already: a world starts in tenths of a second.
+They are forked from a server that has run `ready_rank`: a world starts in tenths of a second.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -34,7 +37,7 @@ def run_world(
 ) -> list[Any]:
     """Run ``body(rank, size, *args)`` in ``size`` processes and return what they returned."""
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed.fsdp", "numba", "thinwire.sharding"])
+    _start_server()
     with tempfile.TemporaryDirectory() as folder:
         results = context.Queue()
         processes = [
@@ -47,16 +50,27 @@ def run_world(
             process.start()
         try:
             outcomes = _collect(results, processes)
+            exit_codes = [process.exitcode for process in processes]
         finally:
             for process in processes:
                 process.kill()
                 process.join()
     failures = {rank: value for rank, (succeeded, value) in outcomes.items() if not succeeded}
-    missing = sorted(set(range(size)) - set(outcomes))
+    # a negative exit code is the number of the signal that ended a rank; None: it was still running
+    missing = {rank: exit_codes[rank] for rank in range(size) if rank not in outcomes}
     if failures or missing:
         told = "\n".join(f"rank {rank}:\n{text}" for rank, text in sorted(failures.items()))
-        pytest.fail(f"{told}\nranks without an answer: {missing}", pytrace=False)
+        pytest.fail(f"{told}\nexit codes of ranks without an answer: {missing}", pytrace=False)
     return [outcomes[rank][1] for rank in range(size)]
+
+
+@cache
+def _start_server() -> None:
+    """Start the server that ranks are forked from; it lives as long as this process."""
+    found_at = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    forkserver.set_forkserver_preload(["ready_rank"])
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(found_at)):
+        forkserver.ensure_running()
 
 
 def _collect(results: Any, processes: list[Any]) -> dict[int, tuple[bool, Any]]:
