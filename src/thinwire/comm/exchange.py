@@ -27,8 +27,8 @@ from thinwire.comm.topology import Peers
 __all__ = ["DELTA_TAG", "MAIN_THREAD_TAG", "exchange", "gather", "gather_in_ring"]
 
 # Of the same pair of ranks, a job's exchange or gather in one wire thread, a delta in the other and
-# a gather in the main thread may be under way at once: each kind has a tag of its own, far from those
-# that users choose.
+# a gather in the main thread may be under way at once: each kind has a tag of its own, far from
+# those that users choose.
 EXCHANGE_TAG, GATHER_TAG, MAIN_THREAD_TAG, DELTA_TAG = 0x7417001, 0x7417002, 0x7417003, 0x7417004
 
 

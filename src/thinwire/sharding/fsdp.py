@@ -21,7 +21,7 @@ from thinwire.comm import collectives, stock
 from thinwire.comm.collectives import Traffic
 from thinwire.comm.hierarchy import TwoLevels, reduce_scatter_in_two_hops
 from thinwire.comm.layout import ShardLayout
-from thinwire.comm.reduction import ReduceOp, fixed_divisor
+from thinwire.comm.reduction import ReduceOp
 from thinwire.comm.sender import Job
 from thinwire.comm.topology import Peers
 from thinwire.errors import ConfigError
