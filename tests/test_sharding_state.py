@@ -144,8 +144,8 @@ def refusals_body(rank: int, size: int) -> None:
     fresh, _ = make(CASES[0])
     with pytest.raises(StateError, match="no compression state"):
         tw.load_compression_state(fresh, {})
-    more = state | {"shared/world_size": torch.tensor(4)}
-    with pytest.raises(StateError, match="that of 4 ranks and cannot be dealt out to 2"):
+    more = state | {"shared/arrangement/hosts": torch.arange(4)}
+    with pytest.raises(StateError, match="4 ranks on 4 hosts, and dealing it out to 2 ranks on 2"):
         tw.load_compression_state(fresh, more)
     own = f"rank{rank}/residuals"
     with pytest.raises(StateError, match=r"no parameter nowhere\.weight"):

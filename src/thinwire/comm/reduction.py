@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.errors import ConfigError
 
-__all__ = ["ReduceOp", "finish_sum"]
+__all__ = ["ReduceOp", "finish_sum", "fixed_divisor"]
 
 ReduceOp = dist.ReduceOp | dist.ReduceOp.RedOpType
 
@@ -33,6 +35,20 @@ def finish_sum(total: Tensor, op: ReduceOp, size: int) -> None:
             f"a compressed reduction cannot do {op}: use SUM, AVG or PREMUL_SUM, "
             "or leave the collective uncompressed"
         )
+
+
+def fixed_divisor(op: ReduceOp) -> float | None:
+    """By what a sum is divided in the end, whatever the number of ranks.
+
+    Returns:
+        ``None`` for AVG, which divides by the number of ranks. NaN for SUM, the operation with
+        which FSDP2 divides by itself, before and after (fp16, or
+        ``set_force_sum_reduction_for_comms``).
+    """
+    kind, factor = (op, None) if isinstance(op, dist.ReduceOp.RedOpType) else _parts_of(op)
+    if kind == dist.ReduceOp.AVG:
+        return None
+    return math.nan if factor is None else 1 / factor
 
 
 def _parts_of(op: dist.ReduceOp) -> tuple[dist.ReduceOp.RedOpType, float | None]:

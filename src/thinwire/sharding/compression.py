@@ -67,6 +67,9 @@ class Compression:
         counters: of steps, and of what random numbers are keyed by; equal on all ranks.
         adaptation: chooses the formats of gradients, if the recipe lets their bits adapt.
         late: the gradients that wait for the next step, if the recipe lets them be late.
+        num_shards: the ranks over which FSDP2 deals out the rows of every parameter; 1: parameters
+            are whole; 0: they are cut in another way.
+        divisor: by what FSDP2 has sums of gradients divided, if not by the number of ranks.
         stays_within: whether gradients stay within the host, since the micro-batch under way is not
             the last of its step.
         stores: what else goes into a checkpoint, by name. Nothing in there may keep the model
@@ -84,6 +87,8 @@ class Compression:
     counters: Counters = field(default_factory=Counters)
     adaptation: Adaptation | None = None
     late: LateGradients | None = field(init=False)
+    num_shards: int = 1
+    divisor: float | None = None
     stays_within: bool = False
     stores: dict[str, Store] = field(default_factory=dict)
     _rule: FormatRule = field(init=False)

@@ -21,7 +21,7 @@ from thinwire.comm import collectives, stock
 from thinwire.comm.collectives import Traffic
 from thinwire.comm.hierarchy import TwoLevels, reduce_scatter_in_two_hops
 from thinwire.comm.layout import ShardLayout
-from thinwire.comm.reduction import ReduceOp
+from thinwire.comm.reduction import ReduceOp, fixed_divisor
 from thinwire.comm.sender import Job
 from thinwire.comm.topology import Peers
 from thinwire.errors import ConfigError
@@ -164,6 +164,7 @@ class CompressedReduceScatter(Socket):
     ) -> None:
         """Reduce the gradients of the unit's trained parameters, now or beside backward."""
         compression, late = self.compression, self.compression.late
+        compression.divisor = fixed_divisor(op)
         is_final = op == dist.ReduceOp.AVG  # FSDP2 divides by itself around a SUM
         if self._hand_over is not None:
             if compression.sender is None or not is_final:

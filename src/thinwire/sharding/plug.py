@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import Shard
 
 from thinwire.comm.hierarchy import TwoLevels
 from thinwire.errors import ConfigError
@@ -45,6 +46,7 @@ def plug_in(model: nn.Module, compression: Compression) -> None:
     recipe = compression.recipe
     units = find_units(model, recipe)
     _refuse_native_hybrid(units, compression)
+    compression.num_shards = _num_shards(units)
     averages = plug_in_averages(units, compression) if recipe.hybrid else {}
     residents = Residents(model, compression) if recipe.resident_format else None
     # under hybrid a unit that is whole on every host is averaged all the same
@@ -74,6 +76,14 @@ def _sockets(
     if residents is not None and unit.world_size > 1:
         return ReplicaAllGather(unit, compression, residents), reduce_scatter
     return CompressedAllGather(unit, compression), reduce_scatter
+
+
+def _num_shards(units: list[Unit]) -> int:
+    """The ranks over which the rows of all parameters are dealt out; 0: not all are, or not so."""
+    parameters = [member.sharded for unit in units for member in unit.members]
+    rows = [p is not None and p.placements == (Shard(0),) for p in parameters]
+    sizes = {p.device_mesh.size() for p in parameters if p is not None}
+    return sizes.pop() if all(rows) and len(sizes) == 1 else 0
 
 
 def _adapt(units: list[Unit], compression: Compression) -> None:

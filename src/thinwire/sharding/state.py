@@ -5,12 +5,13 @@
     rank3/...       rank 3's own: residuals, rows of replicas, and the late gradients of shards
 
 A checkpoint that every rank writes by itself, such as ``torch.save``, takes all of it. One that all
-ranks write together keeps a single copy of tensors of one name, which these names allow for.
+ranks write together keeps a single copy of tensors of one name, which these names allow for. The
+states of all ranks, joined into one, can be loaded on another number of ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
@@ -18,13 +19,14 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from thinwire.errors import StateError
+from thinwire.sharding.arrangement import ARRANGEMENT, HOSTS, Arrangement
 from thinwire.sharding.attach import compression_of
 from thinwire.sharding.compression import Compression, Store
+from thinwire.sharding.redistribution import Redistribution, is_dealt_out
 from thinwire.wire.feedback import Residuals
 
 __all__ = ["blank_compression_state", "compression_state", "load_compression_state"]
 
-WORLD_SIZE = "shared/world_size"
 # which of the stores hold the same on every rank
 SHARED_STORES = ("adaptation", "counters", "factors", "outer")
 
@@ -48,7 +50,7 @@ def compression_state(model: nn.Module) -> dict[str, Tensor]:
         StateError: the model was neither sharded nor compressed by thinwire.
     """
     compression = compression_of(model)
-    state = {WORLD_SIZE: torch.tensor(compression.topology.size)}
+    state = Arrangement.of(compression).state()
     for prefix, store in _stores(compression):
         state |= {f"{prefix}/{name}": tensor for name, tensor in store.state().items()}
     return state
@@ -59,22 +61,35 @@ def load_compression_state(model: nn.Module, state: Mapping[str, Tensor]) -> Non
 
     Load weights and optimizer states too, and the random number generators that the model uses.
 
+    On as many ranks as saved it, a run goes on bit for bit. On another number, or where hosts hold
+    other ranks and reductions take two hops, what was lost is dealt out anew: of every element,
+    ``sum over ranks of weight * residual`` stays what it was, the weight being that with which a
+    residual enters the reduced gradient. Late gradients are cut anew, and resident replicas made
+    from the weights. See :class:`thinwire.sharding.redistribution.Redistribution`.
+
     Args:
-        model: sharded or compressed anew, with the same recipe and number of ranks.
-        state: this rank's entries, and perhaps those of others, which are left alone; copied.
+        model: sharded or compressed anew, with the same recipe.
+        state: the entries of this rank, and perhaps those of others, which are left alone; those of
+            all ranks that saved it, joined into one dict, if they are dealt out anew. Copied.
 
     Raises:
-        StateError: the state is of another number of ranks, or does not fit the model or its
-            recipe.
+        StateError: the state does not fit the model or its recipe, or lacks entries of some ranks,
+            or it is dealt out anew and was saved between two meetings of local steps, under columns
+            shared out, or under FSDP2's own division of sums.
     """
     compression = compression_of(model)
-    _check_world_size(compression, state)
+    shapes = {name.removeprefix("module."): p.shape for name, p in model.named_parameters()}
+    _check_parameters(shapes.keys(), state)
+    saved = Arrangement.read(state)
+    if _must_be_dealt_out(compression, saved):
+        state = Redistribution(compression, saved, dist.get_rank(), shapes).entries(state)
+    compression.divisor = saved.divisor
     device = next(model.parameters()).device
     stores = dict(_stores(compression))
     loaded: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in stores}
     own = f"rank{dist.get_rank()}/"
     for entry, tensor in state.items():
-        if entry == WORLD_SIZE or not entry.startswith(("shared/", own)):
+        if entry.startswith(ARRANGEMENT) or not entry.startswith(("shared/", own)):
             continue
         prefix = "/".join(entry.split("/")[:2])
         if prefix not in stores:
@@ -83,41 +98,50 @@ def load_compression_state(model: nn.Module, state: Mapping[str, Tensor]) -> Non
                 "load it into a model with the recipe that it was saved with"
             )
         loaded[prefix][entry.removeprefix(f"{prefix}/")] = tensor.detach().to(device)
-    _check_parameters(model, loaded)
     for prefix, store in stores.items():
         store.load(loaded[prefix])
     compression.choose_formats()
 
 
 def blank_compression_state(
-    metadata: Metadata, *, prefix: str = "compression"
+    metadata: Metadata, *, prefix: str = "compression", every_rank: bool = False
 ) -> dict[str, Tensor]:
     """Tensors of the sizes of a saved state, for ``torch.distributed.checkpoint.load`` to fill.
 
     A model that has not taken a step yet cannot tell what it will remember; the checkpoint can.
+    Where another number of ranks saved it, that is what they all remember: the memory of their
+    residuals together, on the host of every rank, until the state is loaded.
 
     Args:
         metadata: of the checkpoint: ``FileSystemReader(path).read_metadata()``.
         prefix: the name under which the state was saved.
+        every_rank: whether to return what all ranks remember in any case, which is needed where as
+            many ranks are on other hosts and reductions take two hops.
 
     Returns:
-        The entries that are shared or this rank's own, without meaningful values.
+        The entries that are shared, this rank's own, and perhaps those of the others, without
+        meaningful values.
 
     Raises:
         StateError: the checkpoint holds no state of that name.
     """
-    wanted = (f"{prefix}.shared/", f"{prefix}.rank{dist.get_rank()}/")
-    blank = {
-        name.removeprefix(f"{prefix}."): torch.empty(item.size, dtype=item.properties.dtype)
+    saved = {
+        name.removeprefix(f"{prefix}."): item
         for name, item in metadata.state_dict_metadata.items()
-        if isinstance(item, TensorStorageMetadata) and name.startswith(wanted)
+        if isinstance(item, TensorStorageMetadata) and name.startswith(f"{prefix}.")
     }
-    if not blank:
+    if HOSTS not in saved:
         raise StateError(
             f"the checkpoint holds no compression state under {prefix!r}: save "
             f"{{{prefix!r}: thinwire.compression_state(model)}} with it, or train on without"
         )
-    return blank
+    everyone = every_rank or saved[HOSTS].size.numel() != dist.get_world_size()
+    own = ("shared/", f"rank{dist.get_rank()}/")
+    return {
+        entry: torch.empty(item.size, dtype=item.properties.dtype)
+        for entry, item in saved.items()
+        if entry.startswith(own) or (everyone and is_dealt_out(entry))
+    }
 
 
 def _stores(compression: Compression) -> Iterator[tuple[str, Store]]:
@@ -136,28 +160,21 @@ def _stores(compression: Compression) -> Iterator[tuple[str, Store]]:
         yield f"{'shared' if name in SHARED_STORES else own}/{name}", store
 
 
-def _check_world_size(compression: Compression, state: Mapping[str, Tensor]) -> None:
-    if WORLD_SIZE not in state:
-        raise StateError(
-            "this is no compression state: pass what thinwire.compression_state returned"
-        )
-    saved, size = int(state[WORLD_SIZE]), compression.topology.size
-    if saved != size:
-        raise StateError(
-            f"the state is that of {saved} ranks and cannot be dealt out to {size}: start as many "
-            "ranks as saved it, or leave it out and train on with fresh residuals"
-        )
+def _must_be_dealt_out(compression: Compression, saved: Arrangement) -> bool:
+    """Whether a state was saved by ranks that kept other things than those at work do."""
+    present, recipe = Arrangement.of(compression), compression.recipe
+    hosts_matter = recipe.hybrid or recipe.grads_within or recipe.accumulate == "within"
+    return saved.size != present.size or bool(hosts_matter and saved.hosts != present.hosts)
 
 
-def _check_parameters(model: nn.Module, loaded: Mapping[str, Mapping[str, Tensor]]) -> None:
+def _check_parameters(names: Collection[str], state: Mapping[str, Tensor]) -> None:
     """Raise if something is remembered of a parameter that the model does not have."""
-    names = {name.removeprefix("module.") for name, _ in model.named_parameters()}
-    for prefix, entries in loaded.items():
-        kind = prefix.split("/")[1]
-        for entry in entries if kind in ("residuals", "late", "factors") else ():
-            name = entry.rpartition("/")[0] if kind == "residuals" else entry
-            if name not in names:
-                raise StateError(
-                    f"the state holds {prefix}/{entry}, but the model has no parameter {name}: "
-                    "load it into the model that it was saved from"
-                )
+    for entry in state:
+        _, kind, name = (*entry.split("/", 2), "", "")[:3]
+        if kind == "residuals":
+            name = name.rpartition("/")[0]
+        if kind in ("residuals", "late", "factors") and name not in names:
+            raise StateError(
+                f"the state holds {entry}, but the model has no parameter {name}: load it into the "
+                "model that it was saved from"
+            )
