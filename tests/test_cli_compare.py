@@ -79,7 +79,7 @@ def test_programs_get_one_document_and_nothing_else(
         (["--recipes", "zeropp:nonsense=1"], 2, "unknown recipe field 'nonsense'"),
         (["--recipes", "zeropp,compute=fp32"], 2, "unknown recipe 'compute=fp32'"),
         (["--recipes", "/no/such/recipe.toml"], 2, "cannot be read"),
-        (["--recipes", "zero2:accumulate=within"], 2, "accumulate=within"),
+        (["--recipes", "ddp:accumulate=within"], 2, "accumulate=within"),
         (["--model", "nonsense"], 2, "gpt:LAYERSxHIDDENxHEADS"),
         (["--model", "/no/such/config.json"], 2, "cannot be read"),
         (["--model", "gpt:96x12288x96"], 2, "GB more than"),

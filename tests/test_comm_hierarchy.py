@@ -8,7 +8,12 @@ import torch.distributed as dist
 
 from test_comm_collectives import make_layout, mask_padding, slot_of
 from thinwire.comm.collectives import Traffic
-from thinwire.comm.hierarchy import TwoLevels, reduce_scatter_in_two_hops
+from thinwire.comm.hierarchy import (
+    FirstHop,
+    TwoLevels,
+    reduce_scatter_in_two_hops,
+    reduce_within,
+)
 from thinwire.comm.ledger import Ledger
 from thinwire.comm.sender import run_now
 from thinwire.comm.topology import Peers, discover_topology, even_ranks_per_host
@@ -30,13 +35,9 @@ def two_hops_body(rank: int, size: int, within: str, across: str) -> dict[str, i
     mine = torch.cat([slot_of(rank * size + slot, numel) for slot in range(size)])
     out = torch.full((numel,), torch.nan)
     key = Key(seed=3, rank=rank)
-    within_hop = Traffic(near, levels.within, ledger)
+    within_hop = FirstHop(Traffic(near, levels.within, ledger))
     across_hop = Traffic(far, levels.across, ledger)
-    run_now(
-        reduce_scatter_in_two_hops(
-            out, mine, levels, within_hop, across_hop, key, dist.ReduceOp.AVG
-        )
-    )
+    run_now(reduce_scatter_in_two_hops(out, mine, within_hop, across_hop, key, dist.ReduceOp.AVG))
     parts = torch.stack([slot_of(other * size + rank, numel) for other in range(size)])
     real = mask_padding(near, size)[rank]
     # per hop half a step of each term's block maximum, which no slot's maximum is below
@@ -62,6 +63,33 @@ def test_two_hops_end_with_the_owners_sum(
     size: int, per_host: int, formats: tuple[str, str]
 ) -> None:
     run_world(two_hops_body, size, *formats, ranks_per_host=per_host)
+
+
+def held_body(rank: int, size: int) -> None:
+    """What was summed within the host before travels with the last contributions, and once."""
+    levels, ledger = TwoLevels.of(world_peers()), Ledger()
+    near, far = make_layout("fp32", size), make_layout("fp32", size)
+    numel, op = near.slot_numel, dist.ReduceOp.SUM
+    mine = torch.cat([slot_of(rank * size + slot, numel) for slot in range(size)])
+    within, across = Traffic(near, levels.within, ledger), Traffic(far, levels.across, ledger)
+    whole, in_parts = torch.empty(numel), torch.empty(numel)
+    run_now(reduce_scatter_in_two_hops(whole, mine, FirstHop(within), across, Key(), op))
+    once = ledger.report()
+    ledger.reset()
+    partial = torch.empty((levels.across.size, numel))
+    run_now(reduce_within(partial, 0.25 * mine, FirstHop(within), Key()))
+    early = ledger.report()
+    assert (early["across_bytes"], early["within_bytes"]) == (0, once["within_bytes"])
+    last = FirstHop(within, held=partial)
+    run_now(reduce_scatter_in_two_hops(in_parts, 0.75 * mine, last, across, Key(), op))
+    assert ledger.report()["across_bytes"] == once["across_bytes"]
+    terms = torch.stack([slot_of(other * size + rank, numel) for other in range(size)])
+    # a dozen products and sums, each to 2**-23 of at most the sum of all magnitudes
+    assert torch.all((in_parts - whole).abs() <= 12 * 2.0**-23 * terms.abs().sum(0))
+
+
+def test_what_is_held_travels_with_the_last_contribution() -> None:
+    run_world(held_body, 4, ranks_per_host=2)
 
 
 @pytest.mark.parametrize(

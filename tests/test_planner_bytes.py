@@ -70,6 +70,9 @@ ACCUMULATING = (
     "hsdp",
     "hsdp:accumulate=keep",
     "hsdp:accumulate=within:grads_within=int8/64",
+    "thin:accumulate=within",
+    "zero2:accumulate=within",
+    "zero3:accumulate=within:grads=int4/128:feedback=true",
 )
 MICRO_BATCHES = 3
 

@@ -60,6 +60,7 @@ RUNS = {
         Run("gpt:4x256x4", 16, "zeropp"),
         Run("gpt:4x256x4", 16, "zero3:grads=int4/64:grads_within=int8/64:feedback=true"),
         Run("gpt:4x256x4", 16, "hsdp:accumulate=within", accumulate=3),
+        Run("gpt:4x256x4", 16, "zero2:grads=int4/64:accumulate=within", accumulate=3),
         Run("gpt:4x256x4", 64, "hsdp:grads=int4/64:grads_within=int8/64:feedback=true"),
     ),
 }

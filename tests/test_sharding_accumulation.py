@@ -59,11 +59,15 @@ EVERY_STAGE = (
     "thin:compute=fp32:replica=rank/fp32:exact=*:stage=2:accumulate=keep",
     "thin:compute=fp32:replica=rank/fp32:exact=*:stage=1",
     "thin:compute=fp32:replica=host/fp32:exact=*:stage=1",
+    "zero2:compute=fp32:accumulate=within",
+    "zero3:compute=fp32:accumulate=within",
+    "qsdp:compute=fp32:exact=*:grads_within=int8/128:accumulate=within:feedback=true",
+    "thin:compute=fp32:replica=rank/fp32:exact=*:accumulate=within:stage=2",
 )
 
 
 # what differs where hosts have several ranks
-ON_HOSTS = ("zero1:compute=fp32", *EVERY_STAGE[-4:])
+ON_HOSTS = ("zero1:compute=fp32", *EVERY_STAGE[-8:])
 
 
 def every_stage_body(rank: int, size: int, texts: tuple[str, ...]) -> None:
@@ -80,7 +84,7 @@ def every_stage_body(rank: int, size: int, texts: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("size", "ranks_per_host", "texts"),
-    [(2, 1, EVERY_STAGE), (3, 1, EVERY_STAGE), (4, 2, ON_HOSTS)],
+    [(2, 1, EVERY_STAGE), (3, 1, EVERY_STAGE), (4, 2, ON_HOSTS), (3, 3, ON_HOSTS)],
 )
 def test_one_setting_gives_the_same_gradients_in_every_stage(
     size: int, ranks_per_host: int, texts: tuple[str, ...]
@@ -197,6 +201,50 @@ def test_memory_shows_the_stage(size: int) -> None:
             assert abs(bytes_left - expected[text]) <= small, (text, bytes_left, expected[text])
 
 
+INT4 = "zero3:compute=fp32:grads=int4/64+stochastic:min_numel=0"
+
+
+def within_body(rank: int, size: int) -> dict[str, tuple[list[Tensor], int, int]]:
+    """By recipe the shards' gradients of three steps, and the bytes of a step."""
+    found = {}
+    for text, overlap in (
+        ("accumulate=sync", True),
+        ("accumulate=keep", True),
+        ("accumulate=within", True),
+        ("accumulate=within:staleness=1", True),
+        ("accumulate=within:staleness=1", False),
+    ):
+        recipe = parse_recipe(f"{INT4}:grads_within=int8/64:feedback=true:{text}")
+        model = tw.shard(make_model(), recipe, overlap=overlap)
+        gradients = []
+        for step in range(3):
+            model.zero_grad()
+            accumulated(model, rank, step)
+            gradients.append(whole_gradients(model))
+        sent = {entry["name"]: entry for entry in tw.ledger(model)["collectives"]}
+        reduced = sent["reduce_scatter"]
+        found[f"{text} {overlap}"] = (
+            gradients,
+            reduced["within_bytes"] // 3,
+            reduced["across_bytes"] // 3,
+        )
+    return found
+
+
+def test_within_sends_across_as_often_as_keep_and_within_as_often_as_sync() -> None:
+    for found in run_world(within_body, 4, ranks_per_host=2):
+        _, sync_within, sync_across = found["accumulate=sync True"]
+        _, keep_within, keep_across = found["accumulate=keep True"]
+        in_time, within_bytes, across_bytes = found["accumulate=within True"]
+        assert across_bytes == keep_across == sync_across // MICRO_BATCHES > 0
+        assert within_bytes == sync_within == MICRO_BATCHES * keep_within > 0
+        for overlap in (True, False):
+            late, *sent = found[f"accumulate=within:staleness=1 {overlap}"]
+            assert sent == [within_bytes, across_bytes]
+            assert not late[0].any()
+            assert all(torch.equal(a, b) for a, b in zip(late[1:], in_time, strict=False))
+
+
 def refusals_body(rank: int, size: int) -> None:
     with (
         pytest.raises(StateError, match=r"thinwire\.shard"),
@@ -208,7 +256,7 @@ def refusals_body(rank: int, size: int) -> None:
     with pytest.raises(ConfigError, match="is_last"), tw.accumulate(model, is_last=1):  # type: ignore[arg-type]
         pass
     with pytest.raises(ConfigError, match="accumulate=keep"):
-        tw.shard(make_model(), parse_recipe("zero3:accumulate=within"))
+        tw.shard(make_model(), parse_recipe("ddp:accumulate=within"))
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -225,8 +225,8 @@ REFUSED = {
     "ddp:grads=int4/32:adaptive_bits=1.5:min_numel=0": "raise the mean bits",
     "ddp:grads=int4/32:adaptive_bits=5:exact=*": "every parameter travels exactly",
     "ddp:grads=int4/32:adaptive_bits=5:local_steps=2": "local_steps=2",
-    "zeropp:adaptive_bits=5:grads_within=int8": "leave grads_within out",
-    "hsdp:adaptive_bits=5": "leave hybrid out",
+    "zeropp:adaptive_bits=5:grads_within=int8": "all ranks are on one host",
+    "hsdp:adaptive_bits=5": "all ranks are on one host",
 }
 
 

@@ -347,7 +347,7 @@ UNSUPPORTED = [
     "zeropp:offload=states",
     "zeropp:activations=recompute",
     "zeropp:qat=int4/128",
-    "zeropp:accumulate=within",
+    "ddp:accumulate=within",
     "zeropp:grads=lowrank=4",
     "ddp:compute=bf16",
 ]

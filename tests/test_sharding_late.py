@@ -199,7 +199,7 @@ def late_reference(size: int, rank: int, steps: int) -> list[float]:
         with torch.no_grad():
             for copy, shard in zip(replica, shards, strict=True):
                 delta = (shard - copy).chunk(size)
-                copy += torch.cat([through(piece, "int4/32") for piece in delta])
+                copy.add_(torch.cat([through(piece, "int4/32") for piece in delta]))
         of_ranks = []
         for other in range(size):
             model.zero_grad()

@@ -63,7 +63,8 @@ class Recipe:
             dimension.
         min_numel: parameters with fewer elements travel uncompressed too.
         accumulate: what a micro-batch that is not the last does: ``"sync"`` reduces at once,
-            ``"keep"`` keeps the unsharded sum, ``"within"`` reduces within the host only. Stage 1
+            ``"keep"`` keeps the unsharded sum, ``"within"`` reduces within the host only, in
+            ``grads_within`` or as gradients are, and has the sum cross hosts (stages 2, 3). Stage 1
             is ``"keep"``: reduced at once and kept as shares, gradients are those of stage 2.
         local_steps: optimizer steps between two exchanges; 1 exchanges at every step.
         optimizer_states: format in which the optimizer keeps its states.
@@ -158,11 +159,19 @@ class Recipe:
         return self.adaptive_bits is not None or self.adaptive_error is not None
 
     @property
+    def reduces_within(self) -> bool:
+        """Whether gradients are reduced within the host first, and across hosts by themselves."""
+        holds = self.accumulate == "within" and self.stage > 1
+        return self.hybrid or self.grads_within is not None or holds
+
+    @property
     def is_uncompressed(self) -> bool:
         """Whether PyTorch's own collectives carry this recipe: nothing is narrower than compute."""
         if self.local_steps != 1 or self.feedback or self.resident_format is not None:
             return False
         if self.weights_for or self.grads_for or self.grads_within or self.staleness:
+            return False
+        if self.reduces_within and not self.hybrid:
             return False
         if self.stage == 0:
             return self.grads == "fp32"  # DDP reduces in the dtype of the parameters

@@ -14,6 +14,7 @@ One hop sends (W - R) slots across hosts per rank, two hops send (H - 1): R time
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +29,7 @@ from thinwire.comm.topology import Peers, even_ranks_per_host
 from thinwire.errors import ConfigError
 from thinwire.wire.key import Key
 
-__all__ = ["TwoLevels", "reduce_scatter_in_two_hops"]
+__all__ = ["FirstHop", "TwoLevels", "reduce_scatter_in_two_hops", "reduce_within"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,10 @@ class TwoLevels:
         per_host = even_ranks_per_host(peers.hosts)
         if per_host is None:
             raise ConfigError(
-                "two hops (grads_within, or a replica per host) need the same number of "
-                f"consecutive ranks on every host, but rank by rank the hosts are {peers.hosts}; "
-                "start as many ranks on each host, or leave grads_within and replica=host out"
+                "two hops (grads_within, accumulate=within, or a replica per host) need the same "
+                "number of consecutive ranks on every host, but rank by rank the hosts are "
+                f"{peers.hosts}; start as many ranks on each host, or leave grads_within, "
+                "accumulate=within and replica=host out"
             )
         host, place = divmod(peers.rank, per_host)
         return cls(
@@ -68,11 +70,47 @@ class TwoLevels:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class FirstHop:
+    """What a reduction in two hops needs to know of the first.
+
+    Attributes:
+        traffic: the ranks of the host, and a layout with the formats for within it.
+        held: what earlier reductions within the host left, in partial slots; ``None``: nothing.
+    """
+
+    traffic: Traffic
+    held: Tensor | None = None
+
+
+def reduce_within(partial: Tensor, contributions: Tensor, hop: FirstHop, key: Key) -> Job:
+    """The first hop by itself: what the host contributes to the slots of the own place; as a job.
+
+    1. Encode W slots; send each neighbour on the host the H slots of its place.
+    2. Decode and sum the R contributions of the host in fp32, in rank order: H partial slots.
+
+    Bytes sent per rank = (R - 1) * H slots, all within the host.
+
+    Args:
+        partial: fp32 matrix of H slots; overwritten.
+        contributions: vector of W slots, fp32, bf16 or fp16.
+        hop: those who take part.
+        key: of the random numbers; the rank is part of it.
+    """
+    layout = hop.traffic.layout
+    sent_bytes = yield from _first_hop(partial, contributions, hop, key, is_last=True)
+    hop.traffic.ledger.record(
+        "reduce_scatter",
+        within_bytes=sent_bytes,
+        bf16_bytes=(hop.traffic.peers.size - 1) * len(partial) * layout.slot_numel * BF16_BYTES,
+        formats=layout.formats,
+    )
+
+
 def reduce_scatter_in_two_hops(
     output: Tensor,
     contributions: Tensor,
-    levels: TwoLevels,
-    within: Traffic,
+    within: FirstHop,
     across: Traffic,
     key: Key,
     op: ReduceOp,
@@ -81,7 +119,8 @@ def reduce_scatter_in_two_hops(
 
     1. Encode W slots in the format for within the host; send each neighbour on the host the H slots
        of its place.
-    2. Decode and sum the R contributions of the host in fp32, in rank order: H partial slots.
+    2. Decode and sum the R contributions of the host in fp32, in rank order: H partial slots. Add
+       those that earlier contributions left, if any.
     3. Encode them in the format for across hosts; send each to the rank that owns it.
     4. Decode and sum the H partial slots in fp32, in host order, and apply what ``op`` asks for.
 
@@ -89,45 +128,57 @@ def reduce_scatter_in_two_hops(
     format of its hop (arXiv 2306.10209, section 3.3).
 
     Args:
-        output: fp32 vector of ``within.layout.slot_numel`` elements; overwritten.
+        output: fp32 vector of ``across.layout.slot_numel`` elements; overwritten.
         contributions: vector of W slots, fp32, bf16 or fp16.
-        levels: the group, split.
-        within: the first hop: its peers and a layout with its formats.
+        within: the first hop.
         across: the second hop: its peers and a layout with its formats; the same pieces.
         key: of the random numbers; the rank is part of it.
         op: SUM, AVG or PREMUL_SUM.
     """
-    num_hosts, per_host = across.peers.size, within.peers.size
-    place, slot_numel = within.peers.rank, within.layout.slot_numel
-    slots = contributions.view(num_hosts, per_host, -1)
+    num_hosts, per_host = across.peers.size, within.traffic.peers.size
+    place, slot_numel = within.traffic.peers.rank, across.layout.slot_numel
     partial = torch.empty((num_hosts, slot_numel), dtype=torch.float32, device=contributions.device)
-    first = _Hop(
-        [[(h * per_host + p, slots[h, p]) for h in range(num_hosts)] for p in range(per_host)],
-        [(h * per_host + place, partial[h]) for h in range(num_hosts)],
-        within,
-        key.fold(1),
-        "within",
-    )
-    del slots, contributions  # a job may wait long for its turn on the wire
-    yield Transfer(first.run, is_last=False)
-    first.sum_up()
+    first = _first_hop(partial, contributions, within, key, is_last=False)
+    del contributions  # a job may wait long for its turn on the wire
+    sent_within = yield from first
+    if within.held is not None:
+        partial.add_(within.held)
     second = _Hop(
         [[(h * per_host + place, partial[h])] for h in range(num_hosts)],
-        [(levels.peers.rank, output)],
+        [(across.peers.rank * per_host + place, output)],
         across,
         key.fold(2),
         "across",
     )
     yield Transfer(second.run)
     second.sum_up()
-    finish_sum(output, op, levels.peers.size)
-    within.ledger.record(
+    finish_sum(output, op, num_hosts * per_host)
+    across.ledger.record(
         "reduce_scatter",
-        within_bytes=first.sent_bytes,
+        within_bytes=sent_within,
         across_bytes=second.sent_bytes,
-        bf16_bytes=(levels.peers.size - 1) * slot_numel * BF16_BYTES,
-        formats=within.layout.formats | across.layout.formats,
+        bf16_bytes=(num_hosts * per_host - 1) * slot_numel * BF16_BYTES,
+        formats=within.traffic.layout.formats | across.layout.formats,
     )
+
+
+def _first_hop(
+    partial: Tensor, contributions: Tensor, hop: FirstHop, key: Key, *, is_last: bool
+) -> Generator[Transfer, None, int]:
+    """Sum the host's contributions to the slots of the own place; returns the bytes sent."""
+    num_hosts, peers = len(partial), hop.traffic.peers
+    slots = contributions.view(num_hosts, peers.size, -1)
+    exchanged = _Hop(
+        [[(h * peers.size + p, slots[h, p]) for h in range(num_hosts)] for p in range(peers.size)],
+        [(h * peers.size + peers.rank, partial[h]) for h in range(num_hosts)],
+        hop.traffic,
+        key.fold(1),
+        "within",
+    )
+    del slots, contributions  # a job may wait long for its turn on the wire
+    yield Transfer(exchanged.run, is_last=is_last)
+    exchanged.sum_up()
+    return exchanged.sent_bytes
 
 
 class _Hop:

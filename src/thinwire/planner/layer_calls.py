@@ -134,22 +134,29 @@ class LayerCalls:
         """Reduce-scatter of gradients, in one hop or in two."""
         recipe, group = self._recipe, self._group
         if recipe.is_uncompressed:
-            return (self.stock_reduce(group),)
-        rule, inner = priced_gradients(recipe), recipe.grad_rule_within
+            return (self._stock_reduce(),)
+        rule = priced_gradients(recipe)
         if recipe.hybrid:
-            rule = inner or FormatRule(CASTS["fp32"])  # what crosses hosts is averaged afterwards
-        elif inner is not None and group.per_host > 1:
+            rule = self._inner_rule  # what crosses hosts is averaged afterwards
+        elif recipe.reduces_within and group.per_host > 1:
             if group.is_across:
-                return self._two_hops(inner, rule)
-            rule = inner
+                return self._two_hops(self._inner_rule, rule)
+            rule = self._inner_rule
         payloads = self._row_payloads(rule, "fp32")
         return (self._exchange(payloads, rule, self._whole, copied=self._whole),)
 
-    def stock_reduce(self, group: Group) -> Call:
-        """PyTorch's own reduce-scatter among some ranks, in the dtype of the gradients."""
-        dtype = self._recipe.grads if self._recipe.is_uncompressed else "fp32"
-        unit_bytes = self._group.size * self.slot_numel // group.size * DTYPE_BYTES[dtype]
-        passes = self._stock_passes
+    def reduce_within(self) -> tuple[Call, ...]:
+        """The first of two hops by itself."""
+        return self._two_hops(self._inner_rule, priced_gradients(self._recipe))[:1]
+
+    @property
+    def _inner_rule(self) -> FormatRule:
+        return self._recipe.grad_rule_within or FormatRule(CASTS["fp32"])
+
+    def _stock_reduce(self) -> Call:
+        """PyTorch's own reduce-scatter, in the dtype of the gradients."""
+        group, passes = self._group, self._stock_passes
+        unit_bytes = self.slot_numel * DTYPE_BYTES[self._recipe.grads]
         return self._ring(
             "reduce_scatter",
             group,

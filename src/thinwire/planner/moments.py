@@ -101,7 +101,7 @@ def predict_memory(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> 
         gathers_once=keeps and recipe.stage < 3,
         keeps_gradients=keeps,
         adds_gradients=setting.accumulate > 1 and not keeps,
-        holds_gradients=setting.accumulate > 1 and recipe.accumulate == "within",
+        held_shares=_held_shares(setting, recipe),
     )
     worst = max(stack.moments(), key=lambda moment: moment.total)
     states = held_states(setting, recipe, traffic)
@@ -131,6 +131,14 @@ def _activation_mode(setting: Setting, recipe: Recipe) -> str:
     return recipe.activations
 
 
+def _held_shares(setting: Setting, recipe: Recipe) -> int:
+    """Shares of gradients that wait for the last micro-batch to cross hosts."""
+    if setting.accumulate == 1 or recipe.accumulate != "within" or not setting.group.is_across:
+        return 0
+    # without hybrid a rank holds what the ranks of its place on all hosts will own
+    return 1 if recipe.hybrid else setting.group.hosts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stack:
     """A model's layers, and what stays where between them.
@@ -145,7 +153,7 @@ class _Stack:
         gathers_once: whether all of it stays whole from micro-batch to micro-batch.
         keeps_gradients: whether unreduced gradients stay from micro-batch to micro-batch.
         adds_gradients: whether reduced ones do.
-        holds_gradients: whether such are held beside them until the last micro-batch.
+        held_shares: of such as one rank owns, held beside them until the last micro-batch.
     """
 
     root: LayerMemory
@@ -157,7 +165,7 @@ class _Stack:
     gathers_once: bool
     keeps_gradients: bool
     adds_gradients: bool
-    holds_gradients: bool
+    held_shares: int
 
     def total(self, term: Callable[[LayerMemory], float]) -> float:
         """A term of all layers together."""
@@ -255,7 +263,7 @@ class _Stack:
         if self.keeps_gradients:
             return self.total(lambda layer: layer.kept_gradients) + self.root.kept_gradients
         if self.adds_gradients:
-            return self._all_gradients() * (2 if self.holds_gradients else 1)
+            return self._all_gradients() * (1 + self.held_shares)
         return 0.0
 
     def _reduced_above(self, index: int, position: int) -> float:

@@ -117,10 +117,12 @@ def _encoded_numel(group: Group, recipe: Recipe, whole: float, share: float) -> 
         return 0.0
     if recipe.stage == 0:
         return whole * (1 + 1 / group.size)  # every slot, and the own slot of the result
-    has_two_hops = recipe.grads_within is not None and group.per_host > 1 and group.is_across
     if not recipe.hybrid:
+        if not recipe.reduces_within or group.per_host == 1:
+            return whole
         # every slot, and in the second hop the partial sums of the own place, one for each host
-        return whole + (share * group.hosts if has_two_hops else 0.0)
+        first = whole if recipe.grads_within is not None else 0.0
+        return first + (share * group.hosts if group.is_across else 0.0)
     within = whole if recipe.grads_within is not None and group.per_host > 1 else 0.0
     # across hosts the own share, and the own slot of the result
     return within + (share * (1 + 1 / group.hosts) if group.is_across else 0.0)

@@ -9,9 +9,9 @@
     hybrid       gathers and reduce-scatter within the host, all-reduce of a share across hosts
 
 (arXiv 1910.02054, section 7, and 2306.10209; each times (W-1)/W.) A micro-batch that is not the
-last one reduces too under ``accumulate=sync``, within the host under ``within``, and not at all
-under ``keep``. With local steps every rank trains on its own, and all are averaged once in
-``local_steps`` (DiLoCo, arXiv 2311.08105).
+last one reduces too under ``accumulate=sync``, within the host under ``within``, whose last one
+takes two hops, and not at all under ``keep``. With local steps every rank trains on its own, and
+all are averaged once in ``local_steps`` (DiLoCo, arXiv 2311.08105).
 """
 
 from __future__ import annotations
@@ -212,7 +212,9 @@ def _layer_traffic(
         return replace(silent, reduce=calls.all_reduce())
     partial: tuple[Call, ...] = ()
     if recipe.accumulate == "within" and group.per_host > 1:
-        partial = calls.reduce_scatter() if recipe.hybrid else (calls.stock_reduce(group.within),)
+        # among the ranks of one host that is all there is to reduce
+        is_whole = recipe.hybrid or not group.is_across
+        partial = calls.reduce_scatter() if is_whole else calls.reduce_within()
     silent = replace(silent, reduce=calls.reduce_scatter(), partial=partial)
     gather = (calls.gather(),)
     if recipe.resident_format is not None:

@@ -11,8 +11,9 @@ What a micro-batch that is not the last does is the recipe's ``accumulate``:
            share of them, and send in every micro-batch
     keep   its gradients stay whole on every rank and add up there; only the sum is reduced: they
            cross the wire once a step, and in stages 1 and 2 weights do too
-    within under ``hybrid``, its gradients are reduced within the host and their share is added up;
-           only the sum is averaged across hosts, once a step
+    within its gradients are reduced within the host, and what the ranks of a place will own adds up
+           there: under ``hybrid`` a share, otherwise a share for every host; only the sum crosses
+           hosts, once a step
 
 Stage 1 is ``keep`` by definition: gradients that are reduced at once and kept as shares are stage 2
 (arXiv 1910.02054, section 5).

@@ -114,12 +114,11 @@ class Compression:
         if not self.recipe.adapts:
             return
         recipe = self.recipe
-        if (recipe.hybrid or recipe.grads_within is not None) and len(set(peers.hosts)) == 1:
-            first_hop = "hybrid" if recipe.hybrid else f"grads_within={recipe.grads_within}"
+        if recipe.reduces_within and len(set(peers.hosts)) == 1:
             raise ConfigError(
                 f"recipe {recipe.name}: adaptive_bits and adaptive_error choose the formats of "
-                f"what crosses hosts, and all ranks are on one host, where {first_hop} decides; "
-                f"leave {first_hop.partition('=')[0]} out, or bits as they are"
+                "what crosses hosts, and all ranks are on one host; leave hybrid, grads_within and "
+                "accumulate=within out, or bits as they are"
             )
         self.adaptation = Adaptation(recipe, pieces, peers, self.ledger)
         self.stores["adaptation"] = self.adaptation

@@ -19,7 +19,12 @@ from torch import Tensor
 
 from thinwire.comm import collectives, stock
 from thinwire.comm.collectives import Traffic
-from thinwire.comm.hierarchy import TwoLevels, reduce_scatter_in_two_hops
+from thinwire.comm.hierarchy import (
+    FirstHop,
+    TwoLevels,
+    reduce_scatter_in_two_hops,
+    reduce_within,
+)
 from thinwire.comm.layout import ShardLayout
 from thinwire.comm.reduction import ReduceOp, fixed_divisor
 from thinwire.comm.sender import Job
@@ -28,6 +33,7 @@ from thinwire.errors import ConfigError
 from thinwire.recipe import Recipe
 from thinwire.rules import FormatRule
 from thinwire.sharding.compression import Compression
+from thinwire.sharding.held import HeldSum
 from thinwire.sharding.late import LateGradients
 from thinwire.sharding.units import CAST_NAMES, Member, Unit, cast_format
 from thinwire.wire.key import Key
@@ -153,6 +159,7 @@ class CompressedReduceScatter(Socket):
     ) -> None:
         super().__init__(unit, compression)
         self._hand_over = hand_over
+        self._held = HeldSum()
 
     def __call__(
         self,
@@ -173,6 +180,9 @@ class CompressedReduceScatter(Socket):
             # what is late is not what FSDP2 goes on with
             reduced = output_tensor if late is None else torch.empty_like(output_tensor)
             self._hand_over(self._job(reduced, input_tensor, group, op), reduced)
+        elif self._stays_within(group):
+            self._hold(input_tensor, group)
+            output_tensor.zero_()
         elif late is not None:
             late.wait(member.name for member in self.unit.trained)
             reduced = torch.empty_like(output_tensor)
@@ -185,6 +195,32 @@ class CompressedReduceScatter(Socket):
             else:
                 compression.reduce_now(job)
 
+    def _stays_within(self, group: dist.ProcessGroup) -> bool:
+        """Whether what is reduced now has to wait for the last micro-batch to cross hosts."""
+        compression = self.compression
+        if compression.recipe.hybrid or not compression.stays_within:
+            return False
+        return len(set(self.peers(group).hosts)) > 1
+
+    def _hold(self, contributions: Tensor, group: dist.ProcessGroup) -> None:
+        """Reduce within the host, and hold what that leaves for the ranks of this place."""
+        compression, levels = self.compression, TwoLevels.of(self.peers(group))
+        key = self.key(GRADS, compression.counters.count(_reductions(self.unit)))
+        if levels.within.size == 1:
+            self._held.take(contributions.float())
+            return
+        layout = self._layout_within(contributions.dtype)
+        hop = FirstHop(Traffic(layout, levels.within, compression.ledger, compression.feedback))
+        shape = (levels.across.size, layout.slot_numel)
+        partial = torch.empty(shape, dtype=torch.float32, device=contributions.device)
+        compression.reduce_now(reduce_within(partial, contributions, hop, key))
+        self._held.take(partial)
+
+    def _layout_within(self, dtype: torch.dtype) -> ShardLayout:
+        """How gradients are packed for ranks of this host."""
+        formats = self.compression.grad_formats_within or AS_THEY_ARE[dtype]
+        return self.unit.layout(self.unit.trained, formats, cast_format(dtype))
+
     def _job(
         self, output: Tensor, contributions: Tensor, group: dist.ProcessGroup, op: ReduceOp
     ) -> Job:
@@ -196,21 +232,16 @@ class CompressedReduceScatter(Socket):
         compression.observe(_own_slot(layout, contributions, peers.rank))
         if compression.recipe.hybrid:
             # the group is the host; what crosses hosts is the average that follows
-            formats = compression.grad_formats_within or AS_THEY_ARE[contributions.dtype]
-            layout = self.unit.layout(members, formats, exact)
-        elif compression.grad_formats_within is not None:
-            within = self.unit.layout(members, compression.grad_formats_within, exact)
-            levels = TwoLevels.of(peers)
+            layout = self._layout_within(contributions.dtype)
+        elif compression.grad_formats_within or compression.recipe.accumulate == "within":
+            levels, within = TwoLevels.of(peers), self._layout_within(contributions.dtype)
+            held = self._held.release()
             if levels.within.size > 1 and levels.across.size > 1:
-                return reduce_scatter_in_two_hops(
-                    output,
-                    contributions,
-                    levels,
-                    Traffic(within, levels.within, ledger, feedback),
-                    Traffic(layout, levels.across, ledger, feedback),
-                    key,
-                    op,
-                )
+                first = FirstHop(Traffic(within, levels.within, ledger, feedback), held)
+                second = Traffic(layout, levels.across, ledger, feedback)
+                return reduce_scatter_in_two_hops(output, contributions, first, second, key, op)
+            if held is not None:
+                contributions = held.add_(contributions)
             # a single host, or a single rank on each: there is one hop, and one format
             layout = within if levels.across.size == 1 else layout
         traffic = Traffic(layout, peers, ledger, feedback)

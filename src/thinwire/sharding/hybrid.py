@@ -40,6 +40,7 @@ from thinwire.comm.topology import Peers, Topology
 from thinwire.errors import ConfigError, StateError
 from thinwire.sharding.compression import Compression
 from thinwire.sharding.fsdp import Socket
+from thinwire.sharding.held import HeldSum
 from thinwire.sharding.slots import collect, deal_out
 from thinwire.sharding.units import Unit, cast_format
 from thinwire.wire.feedback import Feedback
@@ -55,25 +56,6 @@ __all__ = [
 ]
 
 ACROSS = 4  # separates the random numbers of this average from those of other directions
-
-
-class HeldSum:
-    """What the micro-batches before the last one left of a unit's gradients, in one tensor.
-
-    Memory: the own shard in the dtype of the reduction, between the micro-batches of a step.
-    """
-
-    def __init__(self) -> None:
-        self._held: Tensor | None = None
-
-    def take(self, reduced: Tensor) -> None:
-        """Hold back what an early micro-batch left."""
-        self._held = reduced.clone() if self._held is None else self._held.add_(reduced)
-
-    def release(self) -> Tensor | None:
-        """What is held, to be added to the last micro-batch's gradients; nothing is held then."""
-        held, self._held = self._held, None
-        return held
 
 
 class StockAverage(Socket):
