@@ -73,9 +73,9 @@ def load_compression_state(model: nn.Module, state: Mapping[str, Tensor]) -> Non
             all ranks that saved it, joined into one dict, if they are dealt out anew. Copied.
 
     Raises:
-        StateError: the state does not fit the model or its recipe, or lacks entries of some ranks,
-            or it is dealt out anew and was saved between two meetings of local steps, under columns
-            shared out, or under FSDP2's own division of sums.
+        StateError: the state does not fit the model or its recipe. Where it is dealt out anew also:
+            entries of some ranks are missing; it was saved between two meetings of local steps;
+            parameters are not cut by rows; FSDP2 divided sums by what is not known.
     """
     compression = compression_of(model)
     shapes = {name.removeprefix("module."): p.shape for name, p in model.named_parameters()}
