@@ -47,6 +47,7 @@ HOPS = [
     f"zero3:grads=fp32:grads_within=int4/32:feedback=true:{EXACT_SUMS}",
     f"hsdp:{CODED}:grads_within=int4/32",
     f"hsdp:{CODED}:staleness=1",
+    f"zero2:{CODED}:accumulate=within",
 ]
 
 # ranks and how many of them share a host, one world after the other
@@ -189,7 +190,8 @@ def is_sent_exactly(text: str, size: int, on_host: int) -> bool:
         return not text.startswith("ddp")
     if "grads=fp32" in text:
         return on_host == 1
-    return text.startswith("hsdp") and "grads_within" not in text and on_host == size
+    is_exact_within = text.startswith("hsdp") or "accumulate=within" in text
+    return is_exact_within and "grads_within" not in text and on_host == size
 
 
 def has_waited(loaded: Sequence[dict[str, Tensor]], saved: Sequence[dict[str, Tensor]]) -> bool:

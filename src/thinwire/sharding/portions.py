@@ -125,10 +125,9 @@ class _OfShards:
                 yield self._portion(gradient, hop, receiver)
 
     def taken(self, gradient: Gradient, rank: int) -> Portion:
-        recipe, hop = self._recipe, "to"
-        may_hop = recipe.grads_within is not None or recipe.accumulate == "within"
-        if may_hop and self._arrangement.has_two_levels:
-            hop = "across to" if _is_lossy(recipe, gradient) else "within to"
+        hop = "to"
+        if self._recipe.reduces_within and self._arrangement.has_two_levels:
+            hop = "across to" if _is_lossy(self._recipe, gradient) else "within to"
         return self._portion(gradient, hop, rank)
 
     def _portion(self, gradient: Gradient, hop: str, receiver: int) -> Portion:

@@ -163,8 +163,7 @@ def _stores(compression: Compression) -> Iterator[tuple[str, Store]]:
 def _must_be_dealt_out(compression: Compression, saved: Arrangement) -> bool:
     """Whether a state was saved by ranks that kept other things than those at work do."""
     present, recipe = Arrangement.of(compression), compression.recipe
-    hosts_matter = recipe.hybrid or recipe.grads_within or recipe.accumulate == "within"
-    return saved.size != present.size or bool(hosts_matter and saved.hosts != present.hosts)
+    return saved.size != present.size or (recipe.reduces_within and saved.hosts != present.hosts)
 
 
 def _check_parameters(names: Collection[str], state: Mapping[str, Tensor]) -> None:
