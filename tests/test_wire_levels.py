@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thinwire.wire import decode, encode
+from thinwire.wire.kernels.intervals import best_levels
 from thinwire.wire.levels import learn_levels, nearest_level
 
 
@@ -28,6 +29,29 @@ def test_no_choice_of_levels_has_a_smaller_error(counts: dict[int, int]) -> None
     assert found == sorted(found)
     best = min(squared_error(counts, levels) for levels in combinations(range(-9, 10), 4))
     assert squared_error(counts, tuple(found)) == best
+
+
+@settings(deadline=None, max_examples=100)  # deadline: the first example compiles
+@given(
+    counts=st.dictionaries(st.integers(1, 255), st.integers(1, 1 << 30), max_size=255),
+    bits=st.integers(2, 7),
+)
+def test_the_kernel_finds_the_same_levels(counts: dict[int, int], bits: int) -> None:
+    histogram = torch.zeros(256, dtype=torch.int64)
+    for point, count in counts.items():
+        histogram[point] = count
+    found = best_levels(histogram.numpy(), 1 << bits)
+    assert found.tolist() == learn_levels(histogram, bits).tolist()
+
+
+def test_the_kernel_breaks_ties_alike() -> None:
+    # Even counts: many divisions are equally good.
+    for step in (1, 2, 5):
+        histogram = torch.zeros(256, dtype=torch.int64)
+        histogram[1::step] = 3
+        for bits in range(2, 8):
+            found = best_levels(histogram.numpy(), 1 << bits)
+            assert found.tolist() == learn_levels(histogram, bits).tolist()
 
 
 def test_learned_levels_lose_less_than_even_ones_where_values_are_not_even() -> None:

@@ -60,7 +60,15 @@ def test_an_error_in_another_thread_arrives() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["int4/128+stochastic", "int3/24+asym", "log5/128", "e4m3/64+stochastic", "sign/128"]
+    "text",
+    [
+        "int4/128+stochastic",
+        "int3/24+asym",
+        "int4/128+levels",
+        "log5/128",
+        "e4m3/64+stochastic",
+        "sign/128",
+    ],
 )
 def test_the_number_of_threads_changes_no_bit(text: str) -> None:
     codec = codec_for(parse_format(text), CPU)

@@ -63,6 +63,7 @@ GOALS: dict[str, tuple[float | None, float | None, float | None]] = {
     "bf16": (None, None, None),
     "fp16": (None, None, None),
     "int4/128+clip=95": (None, None, None),
+    "int4/128+asym+clip=95": (None, None, None),
     "int4/128+levels": (None, None, None),
 }
 # The same per element where the input has half the bytes: no copy in float32 is made of it.

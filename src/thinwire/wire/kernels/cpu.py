@@ -18,9 +18,11 @@ from thinwire.wire.levels import Levels, draw_shift
 
 __all__ = ["UniformKernel"]
 
+_NO_NUMBERS = np.empty(0, np.uint8)
+
 
 class UniformKernel(BlockedKernel):
-    """The family ``int``."""
+    """The family ``int`` with even levels."""
 
     def __init__(self, fmt: WireFormat) -> None:
         super().__init__(fmt)
@@ -35,6 +37,8 @@ class UniformKernel(BlockedKernel):
             shift=np.float32(0.0),
             narrow=fmt.scale_bytes == 2,
             affine=affine,
+            learned=False,
+            numbers=_NO_NUMBERS,
             stochastic="stochastic" in fmt.options,
             key=0,
         )
@@ -49,9 +53,4 @@ class UniformKernel(BlockedKernel):
         return partial(uniform.encode, x.data_ptr(), out.data_ptr(), plan, levels)
 
     def _decoder(self, payloads: Sequence[Tensor], out: Tensor, plan: Plan) -> Work:
-        shifts = np.zeros(len(payloads), np.float32)
-        if plan.scales_at:
-            for index, payload in enumerate(payloads):
-                shifts[index] = payload.numpy()[: plan.scales_at].view(np.float32)[0]
-        addresses = addresses_of(payloads)
-        return partial(uniform.decode, addresses, shifts, out.data_ptr(), plan, self._levels)
+        return partial(uniform.decode, addresses_of(payloads), out.data_ptr(), plan, self._levels)

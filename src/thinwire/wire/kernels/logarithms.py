@@ -15,6 +15,7 @@ from thinwire.wire.kernels import octaves, scales, tiles
 from thinwire.wire.kernels.blocked import BlockedKernel, Work, addresses_of
 from thinwire.wire.kernels.compiled import entry
 from thinwire.wire.kernels.memory import keep
+from thinwire.wire.kernels.percentiles import clip_magnitudes
 from thinwire.wire.kernels.stairs import rises_between, steps_of
 from thinwire.wire.key import Key
 from thinwire.wire.logarithm import LogLevels
@@ -83,6 +84,7 @@ def _encode_tiles(
         soon, later = tiles.halves_of_next(x, plan, tile)
         steps, finite = scratch.steps[: tile.num_blocks], scratch.finite[: tile.num_blocks]
         scales.magnitudes(values, tile.width, soon, finite)
+        clip_magnitudes(values, tiles.num_clipped(plan, tile), scratch.spare, finite)
         scales.scale_magnitudes(finite, rule, steps)
         scales.store_scales(steps, tiles.scales_address(payload, plan, tile), plan.scale_bytes)
         scales.invert(steps, np.float32(1))

@@ -11,6 +11,7 @@ from thinwire.formats import WireFormat
 from thinwire.wire.kernels.halves import BFLOAT16, FLOAT16, FLOAT32
 from thinwire.wire.kernels.streaming import last_level_cache_bytes
 from thinwire.wire.kernels.tiles import Plan
+from thinwire.wire.reference.extremes import num_clipped
 
 __all__ = ["kind_of", "plan_of"]
 
@@ -41,6 +42,8 @@ def _plan_of(fmt: WireFormat, numel: int, dtype: torch.dtype) -> Plan:
         num_blocks=layout.num_blocks,
         block_bytes=fmt.code_bytes(fmt.block),
         scale_bytes=fmt.scale_bytes,
+        clipped=num_clipped(fmt.percentile, fmt.block),
+        clipped_last=num_clipped(fmt.percentile, numel % fmt.block),
         scales_at=layout.scales_at,
         zeros_at=layout.zeros_at,
         codes_at=layout.codes_at,

@@ -24,6 +24,7 @@ __all__ = [
     "invert",
     "load_scales",
     "magnitudes",
+    "ordered",
     "round_scales",
     "rule_of",
     "scale_magnitudes",
@@ -37,7 +38,7 @@ INFINITY = np.int32(0x7F800000)
 NAN = np.int32(0x7FC00000)
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _SMALLEST_SCALE = np.float32(SMALLEST_SCALE)
-_NEGATIVE_INFINITY = np.int32(-0x7F800001)  # in the order of `_ordered`
+_NEGATIVE_INFINITY = np.int32(-0x7F800001)  # in the order of `ordered`
 
 
 @loop
@@ -76,12 +77,12 @@ def extremes(values: Any, width: int, ahead: Any, lowest: Any, highest: Any) -> 
             stretch = bits[start : min(start + _STRETCH, end)]
             prefetch(ahead, start * ahead_bytes, (start + stretch.size) * ahead_bytes)
             for i in range(stretch.size):
-                ordered = np.int32(_ordered(stretch[i]))
-                low = ordered if ordered < low else low
-                high = ordered if ordered > high else high
+                key = np.int32(ordered(stretch[i]))
+                low = key if key < low else low
+                high = key if key > high else high
         finite = low > _NEGATIVE_INFINITY and high < INFINITY
-        lowest[block] = _ordered(low) if finite else np.int32(0)
-        highest[block] = _ordered(high) if finite else NAN
+        lowest[block] = ordered(low) if finite else np.int32(0)
+        highest[block] = ordered(high) if finite else NAN
 
 
 class Rule(NamedTuple):
@@ -184,6 +185,6 @@ def clear_codes(finite: Any, codes: Any) -> None:
 
 
 @element
-def _ordered(bits: Any) -> Any:
+def ordered(bits: Any) -> Any:
     """Float bits as integers that are ordered like the floats; its own inverse."""
     return bits ^ ((bits >> np.int32(31)) & _MAGNITUDE)

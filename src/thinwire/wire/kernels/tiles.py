@@ -38,6 +38,7 @@ __all__ = [
     "load_codes",
     "load_values",
     "next_tile",
+    "num_clipped",
     "padded",
     "scales_address",
     "scratch_in",
@@ -70,6 +71,7 @@ class Plan(NamedTuple):
         num_blocks: blocks, the ragged one included.
         block_bytes: bytes of the codes of a full block.
         scale_bytes: bytes of a scale, and of a zero point.
+        clipped, clipped_last: elements beyond the percentile of a full block, of the ragged one.
         scales_at, zeros_at, codes_at, codes_end: as in `thinwire.formats.Layout`.
     """
 
@@ -82,6 +84,8 @@ class Plan(NamedTuple):
     num_blocks: int
     block_bytes: int
     scale_bytes: int
+    clipped: int
+    clipped_last: int
     scales_at: int
     zeros_at: int
     codes_at: int
@@ -175,6 +179,12 @@ def scales_address(payload: int, plan: Plan, tile: Tile) -> int:
 def zeros_address(payload: int, plan: Plan, tile: Tile) -> int:
     """Where the zero points of a tile begin."""
     return payload + plan.zeros_at + tile.block * plan.scale_bytes
+
+
+@loop
+def num_clipped(plan: Plan, tile: Tile) -> int:
+    """How many elements of each block of a tile lie beyond the percentile."""
+    return plan.clipped if tile.width == plan.block else plan.clipped_last
 
 
 @loop

@@ -12,13 +12,15 @@ import numpy as np
 
 from thinwire.wire.kernels import rounding, scales, tiles
 from thinwire.wire.kernels.compiled import element, entry, loop
-from thinwire.wire.kernels.memory import bytes_at, keep, prefetch
+from thinwire.wire.kernels.memory import bytes_at, floats_at, keep, prefetch
+from thinwire.wire.kernels.percentiles import clip_extremes, clip_magnitudes
 from thinwire.wire.scales import FLOAT32_MAX
 
-__all__ = ["UniformLevels", "decode", "encode"]
+__all__ = ["UniformLevels", "decode", "encode", "encode_tile"]
 
 _HALF = np.float32(0.5)
 _LARGEST = np.float32(FLOAT32_MAX)
+_ZERO_POINT = np.uint8(0x80)  # in the points of int8, stored without sign
 _LOWEST_BFLOAT16 = np.int32(-0x00810000)  # the bits of the most negative one, 0xFF7F0000
 
 
@@ -30,9 +32,11 @@ class UniformLevels(NamedTuple):
         offset: float32, added to a code to store it without sign.
         rule: how scales are rounded.
         unit: float32, 1, or 1/2 for ``affine``, which works at half size.
-        shift: float32, of the lattice.
+        shift: float32, of the lattice, when it is encoded.
         narrow: zero points have 16 bits.
         affine: there are zero points.
+        learned: codes are numbers of levels, which the head of a payload lists as points of int8.
+        numbers: uint8, by point, the number of the nearest level; empty unless ``learned``.
         stochastic: rounding is random.
         key: names the random numbers.
     """
@@ -44,6 +48,8 @@ class UniformLevels(NamedTuple):
     shift: Any
     narrow: bool
     affine: bool
+    learned: bool
+    numbers: Any
     stochastic: bool
     key: int
 
@@ -62,14 +68,17 @@ def encode(
         values = tiles.load_values(x, plan, tile, scratch)
         packed = tiles.codes_of(payload, plan, tile)
         codes = tiles.codes_to_fill(packed, plan, tile, scratch)
-        _encode_tile(values, tile, x, payload, plan, levels, scratch, codes)
+        encode_tile(values, tile, x, payload, plan, levels, scratch, codes)
+        if levels.learned:
+            for k in range(np.uint64(codes.size)):
+                codes[k] = levels.numbers[codes[k]]
         tiles.finish_codes(codes, packed, plan, tile)
         block += tile.num_blocks
     keep(memory)
 
 
 @loop
-def _encode_tile(
+def encode_tile(
     values: Any,
     tile: tiles.Tile,
     x: int,
@@ -84,13 +93,16 @@ def _encode_tile(
     steps, zeros = scratch.steps[: tile.num_blocks], scratch.zeros[: tile.num_blocks]
     finite = scratch.finite[: tile.num_blocks]
     if levels.affine:
-        scales.extremes(values, tile.width, soon, zeros.view(np.int32), finite)
+        lowest = zeros.view(np.int32)
+        scales.extremes(values, tile.width, soon, lowest, finite)
+        clip_extremes(values, tiles.num_clipped(plan, tile) // 2, scratch.spare, lowest, finite)
         _affine_scales(zeros, finite, levels, steps)
         scales.store_scales(zeros, tiles.zeros_address(payload, plan, tile), plan.scale_bytes)
         for i in range(tile.num_blocks):
             zeros[i] *= levels.unit
     else:
         scales.magnitudes(values, tile.width, soon, finite)
+        clip_magnitudes(values, tiles.num_clipped(plan, tile), scratch.spare, finite)
         scales.scale_magnitudes(finite, levels.rule, steps)
     scales.store_scales(steps, tiles.scales_address(payload, plan, tile), plan.scale_bytes)
     scales.invert(steps, np.float32(1) / levels.unit)
@@ -117,19 +129,12 @@ def _affine_scales(zeros: Any, highest: Any, levels: UniformLevels, out: Any) ->
 
 @entry
 def decode(
-    payloads: Any,
-    shifts: Any,
-    out: int,
-    plan: tiles.Plan,
-    levels: UniformLevels,
-    first: int,
-    last: int,
+    payloads: Any, out: int, plan: tiles.Plan, levels: UniformLevels, first: int, last: int
 ) -> None:
     """Decode and sum blocks ``first`` to ``last`` of several payloads.
 
     Args:
         payloads: int64, the addresses of the payloads; values are summed in this order.
-        shifts: float32, the shift of each.
         out: the address of a flat tensor; float32 when there are several payloads.
     """
     tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
@@ -141,7 +146,7 @@ def decode(
         target = tiles.target_of(out, plan, tile, scratch)
         for index in range(payloads.size):
             own = tiles.turn_of(target, index, payloads.size)
-            _decode_tile(payloads[index], shifts[index], tile, plan, levels, scratch, own)
+            _decode_tile(payloads[index], tile, plan, levels, scratch, own)
         tiles.finish_tile(target, out, plan, tile, scratch, payloads.size > 1)
         block += tile.num_blocks
     tiles.finish_tensor(plan, memory)
@@ -150,7 +155,6 @@ def decode(
 @loop
 def _decode_tile(
     payload: int,
-    shift: Any,
     tile: tiles.Tile,
     plan: tiles.Plan,
     levels: UniformLevels,
@@ -166,8 +170,15 @@ def _decode_tile(
     if levels.affine:
         scales.load_scales(tiles.zeros_address(payload, plan, tile), plan.scale_bytes, zeros)
         _affine_values(codes, zeros, steps, ahead, target)
-    else:
-        _symmetric_values(codes, steps, levels.offset, shift, ahead, target)
+        return
+    shift = np.float32(0)
+    if levels.learned:
+        head = bytes_at(payload, plan.scales_at)
+        for k in range(np.uint64(codes.size)):
+            codes[k] = head[codes[k]] ^ _ZERO_POINT
+    elif plan.scales_at:
+        shift = floats_at(payload, 1)[0]
+    _symmetric_values(codes, steps, levels.offset, shift, ahead, target)
 
 
 @loop
