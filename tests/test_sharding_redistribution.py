@@ -131,6 +131,15 @@ def test_late_gradients_are_cut_anew(present: tuple[int, ...]) -> None:
     assert torch.equal(torch.cat(pieces)[: gradient.numel()], gradient.flatten())
 
 
+def test_a_late_gradient_must_be_whole() -> None:
+    state = Arrangement(hosts=(0, 1), num_shards=2).state()
+    state |= {f"rank{rank}/late/up": torch.zeros(4 * 13) for rank in range(2)}
+    with pytest.raises(StateError, match="late gradient of up that rank 1 saved is missing"):
+        deal_out(LATE, (0, 0, 0), _renamed(state, "rank1/late/up", "rank1/late/down"))
+    with pytest.raises(StateError, match="late gradient of up that rank 0 saved"):
+        deal_out(LATE, (0, 0, 0), state | {"rank0/late/up": torch.zeros(3)})
+
+
 def test_what_cannot_be_dealt_out_is_refused() -> None:
     state = saved_state(SHARDED, (0, 1))
     others = {entry: t for entry, t in state.items() if not entry.startswith("rank1/")}
@@ -143,8 +152,10 @@ def test_what_cannot_be_dealt_out_is_refused() -> None:
     with pytest.raises(StateError, match="has no use for the state's residuals"):
         deal_out(SHARDED.replace("true", "false"), (0,), state)
     columns = state | {"shared/arrangement/num_shards": torch.tensor(0)}
-    with pytest.raises(StateError, match="not so for those that saved it"):
+    with pytest.raises(StateError, match="by 2 of the ranks that saved it, as recipe"):
         deal_out(SHARDED, (0,), columns)
+    with pytest.raises(StateError, match="by 1 of the ranks that saved it, as recipe"):
+        deal_out(WHOLE, (0,), state)
     divided = state | {"shared/arrangement/divisor": torch.tensor(torch.nan)}
     with pytest.raises(StateError, match="FSDP2 divided sums of gradients by itself"):
         deal_out(SHARDED, (0,), divided)

@@ -3,11 +3,10 @@
 What is equal on all ranks is taken as it is. Residuals are summed as they would have entered the
 reduced gradient, and every rank takes over the sum for its own slice:
 
-    saved by 3 ranks, averaged                        taken over by 2
-    rank 0   to 0: a    to 1: b    to 2: c            rank 0   to 0: 2 x first half of  -.
-    rank 1   to 0: d    to 1: e    to 2: f            rank 1   to 1: 2 x second half of  |
-    rank 2   to 0: g    to 1: h    to 2: i                                               |
-         concatenation of (a + d + g) / 3, (b + e + h) / 3, (c + f + i) / 3  <-----------'
+    saved by 3 ranks, on its way into an average      taken over by 2
+    rank 0   to 0: a0   to 1: a1   to 2: a2           total  = (a + b + c) / 3
+    rank 1   to 0: b0   to 1: b1   to 2: b2    -->    rank 0   to 0: 2 x first half of the total
+    rank 2   to 0: c0   to 1: c1   to 2: c2           rank 1   to 1: 2 x second half of the total
 
 Note: conservation. ``sum over ranks of weight * residual`` is the same before and after, for every
 element, to the rounding of the format in which residuals are kept; the weights are those of
@@ -159,27 +158,32 @@ class Redistribution:
             return {}
         shape, num_shards = self._shapes[name], self._present.num_shards
         own = rows_of(shape, num_shards, self._rank % num_shards)
-        shard = torch.zeros(row_piece_numel(shape, num_shards), dtype=pieces[0].dtype)
+        shard = torch.zeros(row_piece_numel(shape, num_shards))
         # hosts that average hold the same: the first of them will do
         for rank in range(self._saved.num_shards):
-            rows = rows_of(shape, self._saved.num_shards, rank)
+            piece, rows = pieces.get(rank), rows_of(shape, self._saved.num_shards, rank)
+            if piece is None or piece.numel() != row_piece_numel(shape, self._saved.num_shards):
+                raise StateError(
+                    f"the late gradient of {name} that rank {rank} saved is missing, or of another "
+                    "size: load the state into the model that it was saved from, or leave it out"
+                )
             both = _intersection(rows, own)
             if both:
-                piece = pieces[rank].detach().cpu().view(-1)
-                shard[_within(both, own)] = piece[_within(both, rows)]
+                shard[_within(both, own)] = piece.detach().cpu().view(-1)[_within(both, rows)]
         return {f"rank{self._rank}/late/{name}": shard}
 
     def _check_arrangements(self) -> None:
         recipe = self._compression.recipe
         for ranks, arrangement in (("saved it", self._saved), ("load it", self._present)):
             per_host = arrangement.size // arrangement.num_hosts
-            expected = per_host if recipe.hybrid else arrangement.size
-            if recipe.stage and arrangement.num_shards != expected:
+            expected = per_host if recipe.hybrid else arrangement.size if recipe.stage else 1
+            if arrangement.num_shards != expected:
                 raise StateError(
                     f"the state is that of {self._saved}, and can be dealt out to {self._present} "
-                    f"only if rows of all parameters are shared by {expected} ranks, which is not "
-                    f"so for those that {ranks}: start as many ranks as saved it, or leave the "
-                    "state out and train on with fresh residuals"
+                    f"only if rows of all parameters are shared by {expected} of the ranks that "
+                    f"{ranks}, as recipe {recipe.name} shares them, which is not so: load it with "
+                    "the recipe that it was saved with, start as many ranks as saved it, or leave "
+                    "it out and train on with fresh residuals"
                 )
         if self._saved.divisor is not None and math.isnan(self._saved.divisor):
             raise StateError(
