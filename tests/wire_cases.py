@@ -32,19 +32,44 @@ FLOAT8 = tuple(
     for family in ("e4m3", "e5m2")
     for options in ("", "+stochastic", "+bf16scale", "+stochastic+bf16scale")
 )
+INTEGERS = tuple(f"int{bits}" for bits in range(2, 9))
 # 24 is a block that is no power of two; 8 the smallest; 128 the default.
-UNIFORM = tuple(
-    f"int{bits}/{block}{options}"
-    for bits in range(2, 9)
-    for block in (8, 24, 128)
-    for options in UNIFORM_OPTIONS
+UNIFORM_BLOCKS = (8, 24, 128)
+LOGARITHMS = tuple(f"log{bits}" for bits in range(4, 9))
+LOGARITHM_BLOCKS = (24, 128)
+LOGARITHM_OPTIONS = ("", "+stochastic", "+bf16scale", "+stochastic+bf16scale")
+ROTATED_NAMES = ("int4", "int8")
+ROTATED_BLOCKS = (32, 96)
+ROTATED_OPTIONS = (
+    "+hadamard",
+    "+asym+hadamard",
+    "+stochastic+hadamard",
+    "+shift+hadamard",
+    "+hadamard+bf16scale",
 )
-LOGARITHMIC = tuple(
-    f"log{bits}/{block}{options}"
-    for bits in range(4, 9)
-    for block in (24, 128)
-    for options in ("", "+stochastic", "+bf16scale", "+stochastic+bf16scale")
-)
+
+
+def _all_three(
+    names: tuple[str, ...], blocks: tuple[int, ...], options: tuple[str, ...]
+) -> tuple[str, ...]:
+    return tuple(
+        f"{name}/{block}{option}" for name in names for block in blocks for option in options
+    )
+
+
+def _every_two(
+    names: tuple[str, ...], blocks: tuple[int, ...], options: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Of :func:`_all_three`, as few as have every two of name, block and options together."""
+    return tuple(
+        f"{name}/{blocks[(i + j) % len(blocks)]}{option}"
+        for i, name in enumerate(names)
+        for j, option in enumerate(options)
+    )
+
+
+UNIFORM = _all_three(INTEGERS, UNIFORM_BLOCKS, UNIFORM_OPTIONS)
+LOGARITHMIC = _all_three(LOGARITHMS, LOGARITHM_BLOCKS, LOGARITHM_OPTIONS)
 SIGN = ("sign/8", "sign/24", "sign/128+bf16scale")
 CLIPPED = (
     "int4/24+clip=90",
@@ -60,26 +85,35 @@ LEARNED = (
     "int6/24+levels",
     "int4/128+clip=95+levels",
 )
-ROTATED = tuple(
-    f"{family}/{block}{options}"
-    for family in ("int4", "int8")
-    for block in (32, 96)
-    for options in (
-        "+hadamard",
-        "+asym+hadamard",
-        "+stochastic+hadamard",
-        "+shift+hadamard",
-        "+hadamard+bf16scale",
-    )
+ROTATED_OTHERS = (
+    "log4/64+hadamard",
+    "sign/64+hadamard",
+    "e4m3/32+hadamard",
+    "e5m2/32+hadamard",
+    "int4/64+hadamard+clip=95",
+    "int3/64+hadamard+levels",
 )
-ROTATED += ("log4/64+hadamard", "sign/64+hadamard", "e4m3/32+hadamard", "e5m2/32+hadamard")
-ROTATED += ("int4/64+hadamard+clip=95", "int3/64+hadamard+levels")
+ROTATED = (*_all_three(ROTATED_NAMES, ROTATED_BLOCKS, ROTATED_OPTIONS), *ROTATED_OTHERS)
 # 300 elements: the first two take a list of positions where the third takes a mask.
 SPARSE = ("topk=0.001", "topk=0.01", "topk=0.1")
 
 BLOCKED = (*FLOAT8, *UNIFORM, *LOGARITHMIC, *SIGN, *CLIPPED, *LEARNED, *ROTATED)
-# Low rank needs a matrix, which these tests do not have: test_wire_lowrank.py.
+# Low rank needs a matrix, which these tests do not have: test_wire_factors.py.
 ALL = (*CASTS, *BLOCKED, *SPARSE)
+
+# What is tried one by one: no code depends on more than two parts of a name. All others are drawn
+# at random by the tests of any values.
+BLOCKED_PAIRS = (
+    *FLOAT8,
+    *_every_two(INTEGERS, UNIFORM_BLOCKS, UNIFORM_OPTIONS),
+    *_every_two(LOGARITHMS, LOGARITHM_BLOCKS, LOGARITHM_OPTIONS),
+    *SIGN,
+    *CLIPPED,
+    *LEARNED,
+    *_every_two(ROTATED_NAMES, ROTATED_BLOCKS, ROTATED_OPTIONS),
+    *ROTATED_OTHERS,
+)
+PAIRS = (*CASTS, *BLOCKED_PAIRS, *SPARSE)
 
 DTYPES = FLOAT_DTYPES
 SHAPES: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (7,), (8,), (9,), (3, 0, 2), (13, 23))
