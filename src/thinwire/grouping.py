@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 __all__ = ["DEFAULT_GROUP_BYTES", "consecutive_groups"]
 
-# The 512 Ki elements of 1 MiB in bf16 take 10 ms to send in 4 bits at 200 Mbit/s, about what a launch
-# costs there by itself: 24 blocks of 100 KB took 0.81 s a step alone, 0.29 s in groups of 1 MiB and
-# 0.37 s in one (lab, 2 hosts). On faster wires a larger group would still pay; yet as much more
-# memory is whole at once, and as much less overlaps.
+# The 512 Ki elements of 1 MiB in bf16 take 10 ms to send in 4 bits at 200 Mbit/s, about what a
+# launch costs there by itself: 24 blocks of 100 KB took 0.81 s a step alone, 0.29 s in groups of
+# 1 MiB and 0.37 s in one (lab, 2 hosts). On faster wires a larger group would still pay; yet as
+# much more memory is whole at once, and as much less overlaps.
 DEFAULT_GROUP_BYTES = 2**20
 
 

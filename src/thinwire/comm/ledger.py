@@ -94,21 +94,23 @@ class Ledger:
 
     def reset(self) -> None:
         """Forget all that was recorded; chosen formats stay, for they are in effect."""
-        self._entries.clear()
+        with self._lock:
+            self._entries.clear()
 
     def report(self) -> LedgerReport:
         """All that was recorded since the ledger was opened or reset."""
-        collectives = [
-            CollectiveBytes(
-                name=name,
-                calls=entry.calls,
-                within_bytes=entry.within_bytes,
-                across_bytes=entry.across_bytes,
-                bf16_bytes=entry.bf16_bytes,
-                formats=sorted(entry.formats),
-            )
-            for name, entry in sorted(self._entries.items())
-        ]
+        with self._lock:
+            collectives = [
+                CollectiveBytes(
+                    name=name,
+                    calls=entry.calls,
+                    within_bytes=entry.within_bytes,
+                    across_bytes=entry.across_bytes,
+                    bf16_bytes=entry.bf16_bytes,
+                    formats=sorted(entry.formats),
+                )
+                for name, entry in sorted(self._entries.items())
+            ]
         within_bytes = sum(item["within_bytes"] for item in collectives)
         across_bytes = sum(item["across_bytes"] for item in collectives)
         bf16_bytes = sum(item["bf16_bytes"] for item in collectives)
