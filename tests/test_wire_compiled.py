@@ -44,6 +44,39 @@ def test_machine_code_is_kept_and_found_again(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.nbc")} == first
 
 
+CLOSING_SCRIPT = """
+from thinwire.wire.kernels.compiled import entry, loop
+
+@loop
+def double(x):
+    return x * 2
+
+@loop
+def triple(x):
+    return x * 3
+
+def applied(name, function):
+    def apply(x):
+        return function(x)
+    return entry(apply, name=name)
+
+print(applied("double", double)(7.0), applied("triple", triple)(7.0))
+"""
+
+
+def test_functions_that_close_over_other_loops_are_kept_apart_and_found_again(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(CLOSING_SCRIPT)
+    cache = tmp_path / "cache"
+    assert _run(script, NUMBA_CACHE_DIR=str(cache)).stdout == "14.0 21.0\n"
+    first = {path: path.stat().st_mtime_ns for path in cache.rglob("*.nbc")}
+    assert len(first) == 2
+    assert _run(script, NUMBA_CACHE_DIR=str(cache)).stdout == "14.0 21.0\n"
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.nbc")} == first
+
+
 def test_no_directory_to_write_to_costs_nothing_but_time(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -27,7 +27,7 @@ from numba.core.caching import (
     UserWideCacheLocator,
 )
 
-__all__ = ["element", "entry", "loop"]
+__all__ = ["element", "entry", "loop", "tile_loop"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -69,6 +69,11 @@ class _CacheImpl(CompileResultCacheImpl):
 class _Cache(FunctionCache):
     _impl_class = _CacheImpl
 
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        # Numba adds what a function closes over: other loops, whose pickles differ from process to
+        # process. Their sources are in the stamp, and `entry` tells functions apart by name.
+        return sig, codegen.magic_tuple()
+
     def save_overload(self, sig: Any, data: Any) -> None:
         with contextlib.suppress(OSError):
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
@@ -87,8 +92,23 @@ def element(function: _Function) -> _Function:
     return cast(_Function, _compile(function, forceinline=True))
 
 
-def entry(function: _Function) -> _Function:
-    """Compile a function that Python calls; its machine code is cached."""
+def tile_loop(function: _Function) -> _Function:
+    """Compile what is done to one tile: it becomes part of the walk over all of them.
+
+    A walk hands over so many numbers that a call would take a tenth of the time of a small tile.
+    """
+    return cast(_Function, _compile(function, forceinline=True))
+
+
+def entry(function: _Function, *, name: str | None = None) -> _Function:
+    """Compile a function that Python calls; its machine code is cached.
+
+    Args:
+        function: what to compile. It may close over loops.
+        name: of one that closes over others than its likes from the same lines do.
+    """
+    if name is not None:
+        function.__qualname__ = name
     compiled = _compile(function)
     with contextlib.suppress(RuntimeError):  # no directory can be written: compile in each process
         compiled._cache = _Cache(function)  # type: ignore[no-untyped-call]

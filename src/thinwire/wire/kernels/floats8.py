@@ -18,9 +18,11 @@ from torch import Tensor
 from thinwire.formats import WireFormat
 from thinwire.wire.kernels import scales, tiles
 from thinwire.wire.kernels.blocked import BlockedKernel, Work, addresses_of
-from thinwire.wire.kernels.compiled import element, entry, loop
-from thinwire.wire.kernels.memory import keep, prefetch
+from thinwire.wire.kernels.compiled import element, loop, tile_loop
+from thinwire.wire.kernels.memory import prefetch
 from thinwire.wire.kernels.random import block_word, centred_high, centred_low, random_word
+from thinwire.wire.kernels.scaling import scale_tile
+from thinwire.wire.kernels.walk import decoder_of, encoder_of
 from thinwire.wire.key import Key
 from thinwire.wire.reference.float8 import FLOAT8_TYPES, Float8Type
 from thinwire.wire.scales import ScaleRule
@@ -89,10 +91,10 @@ class Float8Kernel(BlockedKernel):
         numbers = self._numbers
         if numbers.stochastic:
             numbers = numbers._replace(key=key.signed_value)
-        return partial(_encode_tiles, x.data_ptr(), out.data_ptr(), plan, numbers)
+        return partial(_encode, x.data_ptr(), out.data_ptr(), plan, numbers)
 
     def _decoder(self, payloads: Sequence[Tensor], out: Tensor, plan: tiles.Plan) -> Work:
-        return partial(_decode_tiles, addresses_of(payloads), out.data_ptr(), plan, self._numbers)
+        return partial(_decode, addresses_of(payloads), out.data_ptr(), plan, self._numbers)
 
 
 def _numbers_of(kind: Float8Type, rule: scales.Rule) -> _Numbers:
@@ -120,31 +122,16 @@ def _numbers_of(kind: Float8Type, rule: scales.Rule) -> _Numbers:
     )
 
 
-@entry
-def _encode_tiles(
-    x: int, payload: int, plan: tiles.Plan, numbers: _Numbers, first: int, last: int
-) -> None:
-    tile_blocks = tiles.blocks_per_tile(plan, tiles.ENCODE_TILE_ELEMENTS)
-    memory = tiles.scratch_memory(plan, tile_blocks)
-    scratch = tiles.scratch_in(memory, plan, tile_blocks)
-    block = first
-    while block < last:
-        tile = tiles.next_tile(plan, block, last, tile_blocks)
-        values = tiles.load_values(x, plan, tile, scratch)
-        soon, later = tiles.halves_of_next(x, plan, tile)
-        steps, finite = scratch.steps[: tile.num_blocks], scratch.finite[: tile.num_blocks]
-        scales.magnitudes(values, tile.width, soon, finite)
-        scales.scale_magnitudes(finite, numbers.rule, steps)
-        scales.store_scales(steps, tiles.scales_address(payload, plan, tile), plan.scale_bytes)
-        scales.invert(steps, np.float32(1))
-        codes = tiles.codes_of(payload, plan, tile)
-        if numbers.stochastic:
-            _stochastic(values, tile, steps, numbers, later, codes)
-        else:
-            _nearest(values, tile.width, steps, numbers, later, codes)
-        scales.clear_codes(finite, codes)
-        block += tile.num_blocks
-    keep(memory)
+@tile_loop
+def _encode_tile(site: tiles.Site, numbers: _Numbers) -> None:
+    values, (soon, later) = tiles.load_values(site), tiles.halves_of_next(site)
+    steps, finite = scale_tile(site, values, numbers.rule, soon)
+    codes = tiles.codes_of(site)
+    if numbers.stochastic:
+        _stochastic(values, site.tile, steps, numbers, later, codes)
+    else:
+        _nearest(values, site.tile.width, steps, numbers, later, codes)
+    scales.clear_codes(finite, codes)
 
 
 @loop
@@ -214,27 +201,11 @@ def _one_of_two(scaled: Any, random: Any, numbers: _Numbers) -> Any:
     return _code(np.float32(rounded * spacing).view(np.int32), bits, numbers)
 
 
-@entry
-def _decode_tiles(
-    payloads: Any, out: int, plan: tiles.Plan, numbers: _Numbers, first: int, last: int
-) -> None:
-    tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
-    memory = tiles.scratch_memory(plan, tile_blocks)
-    scratch = tiles.scratch_in(memory, plan, tile_blocks)
-    block = first
-    while block < last:
-        tile = tiles.next_tile(plan, block, last, tile_blocks)
-        target = tiles.target_of(out, plan, tile, scratch)
-        steps = scratch.steps[: tile.num_blocks]
-        for index in range(payloads.size):
-            address = tiles.scales_address(payloads[index], plan, tile)
-            scales.load_scales(address, plan.scale_bytes, steps)
-            codes = tiles.codes_of(payloads[index], plan, tile)
-            own = tiles.turn_of(target, index, payloads.size)
-            _values(codes, steps, numbers, own)
-        tiles.finish_tile(target, out, plan, tile, scratch, payloads.size > 1)
-        block += tile.num_blocks
-    tiles.finish_tensor(plan, memory)
+@tile_loop
+def _decode_tile(site: tiles.Site, numbers: _Numbers, target: tiles.Target) -> None:
+    steps = site.scratch.steps[: site.tile.num_blocks]
+    scales.load_scales(tiles.scales_address(site), site.plan.scale_bytes, steps)
+    _values(tiles.codes_of(site), steps, numbers, target)
 
 
 @loop
@@ -263,3 +234,6 @@ def _number(code: Any, numbers: _Numbers) -> Any:
     bits = bits if magnitude < numbers.not_finite else beyond
     sign = np.int32(np.int32(np.int32(code) & _SIGN) << np.int32(24))
     return np.int32(bits | sign).view(np.float32)
+
+
+_encode, _decode = encoder_of("float8", _encode_tile), decoder_of("float8", _decode_tile)

@@ -16,11 +16,11 @@ from torch import Tensor
 from thinwire.formats import WireFormat
 from thinwire.wire.kernels import tiles, uniform
 from thinwire.wire.kernels.blocked import Work
-from thinwire.wire.kernels.compiled import entry, loop
+from thinwire.wire.kernels.compiled import loop, tile_loop
 from thinwire.wire.kernels.cpu import UniformKernel
 from thinwire.wire.kernels.intervals import best_levels
-from thinwire.wire.kernels.memory import keep
 from thinwire.wire.kernels.threads import over_blocks
+from thinwire.wire.kernels.walk import encoder_of
 from thinwire.wire.key import Key
 from thinwire.wire.levels import nearest_level
 
@@ -47,11 +47,11 @@ class LearnedKernel(UniformKernel):
 
     def _count_points(self, x: Tensor, out: Tensor, plan: tiles.Plan) -> Any:
         """How often each point occurs, int64; the scales in ``out`` are written by the way."""
-        parts = []
+        addresses, parts = (x.data_ptr(), out.data_ptr()), []
 
         def count(first: int, last: int) -> None:
             counts = np.zeros((_NUM_TABLES, _NUM_POINTS), np.int64)
-            _count(x.data_ptr(), out.data_ptr(), plan, self._levels, counts, first, last)
+            _count(*addresses, plan, (self._levels, counts), first, last)
             parts.append(counts)
 
         over_blocks(count, plan.num_blocks, plan.numel)
@@ -60,28 +60,12 @@ class LearnedKernel(UniformKernel):
         return counts
 
 
-@entry
-def _count(
-    x: int,
-    payload: int,
-    plan: tiles.Plan,
-    levels: uniform.UniformLevels,
-    counts: Any,
-    first: int,
-    last: int,
-) -> None:
-    tile_blocks = tiles.blocks_per_tile(plan, tiles.ENCODE_TILE_ELEMENTS)
-    memory = tiles.scratch_memory(plan, tile_blocks)
-    scratch = tiles.scratch_in(memory, plan, tile_blocks)
-    block = first
-    while block < last:
-        tile = tiles.next_tile(plan, block, last, tile_blocks)
-        values = tiles.load_values(x, plan, tile, scratch)
-        codes = scratch.codes[: values.size]
-        uniform.encode_tile(values, tile, x, payload, plan, levels, scratch, codes)
-        _add_counts(codes, counts)
-        block += tile.num_blocks
-    keep(memory)
+@tile_loop
+def _count_tile(site: tiles.Site, levels_and_counts: Any) -> None:
+    levels, counts = levels_and_counts
+    codes = site.scratch.codes[: site.tile.num_blocks * site.tile.width]
+    uniform.round_tile(site, levels, codes)
+    _add_counts(codes, counts)
 
 
 @loop
@@ -95,3 +79,6 @@ def _add_counts(codes: Any, counts: Any) -> None:
         fourth[codes[k + np.uint64(3)]] += 1
     for i in range(codes.size // _NUM_TABLES * _NUM_TABLES, codes.size):
         first[codes[i]] += 1
+
+
+_count = encoder_of("int_counts", _count_tile)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -13,14 +13,28 @@ from torch import Tensor
 from thinwire.formats import WireFormat
 from thinwire.wire.kernels import octaves, scales, tiles
 from thinwire.wire.kernels.blocked import BlockedKernel, Work, addresses_of
-from thinwire.wire.kernels.compiled import entry
-from thinwire.wire.kernels.memory import keep
-from thinwire.wire.kernels.percentiles import clip_magnitudes
+from thinwire.wire.kernels.compiled import tile_loop
+from thinwire.wire.kernels.scaling import scale_tile
 from thinwire.wire.kernels.stairs import rises_between, steps_of
+from thinwire.wire.kernels.walk import decoder_of, encoder_of
 from thinwire.wire.key import Key
 from thinwire.wire.logarithm import LogLevels
 
 __all__ = ["LogKernel"]
+
+
+class _Levels(NamedTuple):
+    """All that the loops know of a format.
+
+    Attributes:
+        rule: how scales are rounded.
+        octaves: the levels.
+        is_stochastic: rounding is random.
+    """
+
+    rule: scales.Rule
+    octaves: octaves.Octaves
+    is_stochastic: bool
 
 
 class LogKernel(BlockedKernel):
@@ -29,19 +43,17 @@ class LogKernel(BlockedKernel):
     def __init__(self, fmt: WireFormat) -> None:
         super().__init__(fmt)
         levels = LogLevels.of(fmt)
-        self._rule = scales.rule_of(levels.rule, levels.reach)
-        self._octaves = _octaves_of(fmt, levels)
+        rule = scales.rule_of(levels.rule, levels.reach)
+        self._levels = _Levels(rule, _octaves_of(fmt, levels), fmt.is_stochastic)
 
     def _encoder(self, x: Tensor, out: Tensor, plan: tiles.Plan, key: Key) -> Work:
-        levels = self._octaves
-        is_stochastic = self.format.is_stochastic
-        if is_stochastic:
-            levels = levels._replace(key=key.signed_value)
-        addresses = x.data_ptr(), out.data_ptr()
-        return partial(_encode_tiles, *addresses, plan, self._rule, levels, is_stochastic)
+        levels = self._levels
+        if levels.is_stochastic:
+            levels = levels._replace(octaves=levels.octaves._replace(key=key.signed_value))
+        return partial(_encode, x.data_ptr(), out.data_ptr(), plan, levels)
 
     def _decoder(self, payloads: Sequence[Tensor], out: Tensor, plan: tiles.Plan) -> Work:
-        return partial(_decode_tiles, addresses_of(payloads), out.data_ptr(), plan, self._octaves)
+        return partial(_decode, addresses_of(payloads), out.data_ptr(), plan, self._levels)
 
 
 def _octaves_of(fmt: WireFormat, levels: LogLevels) -> octaves.Octaves:
@@ -63,62 +75,25 @@ def _octaves_of(fmt: WireFormat, levels: LogLevels) -> octaves.Octaves:
     )
 
 
-@entry
-def _encode_tiles(
-    x: int,
-    payload: int,
-    plan: tiles.Plan,
-    rule: scales.Rule,
-    levels: octaves.Octaves,
-    is_stochastic: bool,
-    first: int,
-    last: int,
-) -> None:
-    tile_blocks = tiles.blocks_per_tile(plan, tiles.ENCODE_TILE_ELEMENTS)
-    memory = tiles.scratch_memory(plan, tile_blocks)
-    scratch = tiles.scratch_in(memory, plan, tile_blocks)
-    block = first
-    while block < last:
-        tile = tiles.next_tile(plan, block, last, tile_blocks)
-        values = tiles.load_values(x, plan, tile, scratch)
-        soon, later = tiles.halves_of_next(x, plan, tile)
-        steps, finite = scratch.steps[: tile.num_blocks], scratch.finite[: tile.num_blocks]
-        scales.magnitudes(values, tile.width, soon, finite)
-        clip_magnitudes(values, tiles.num_clipped(plan, tile), scratch.spare, finite)
-        scales.scale_magnitudes(finite, rule, steps)
-        scales.store_scales(steps, tiles.scales_address(payload, plan, tile), plan.scale_bytes)
-        scales.invert(steps, np.float32(1))
-        packed = tiles.codes_of(payload, plan, tile)
-        codes = tiles.codes_to_fill(packed, plan, tile, scratch)
-        if is_stochastic:
-            octaves.one_of_two(values, tile, steps, later, levels, codes, scratch.spare)
-        else:
-            octaves.nearest(values, steps, later, levels, codes, scratch.spare)
-        scales.clear_codes(finite, codes)
-        tiles.finish_codes(codes, packed, plan, tile)
-        block += tile.num_blocks
-    keep(memory)
+@tile_loop
+def _encode_tile(site: tiles.Site, levels: _Levels) -> None:
+    values, (soon, later) = tiles.load_values(site), tiles.halves_of_next(site)
+    steps, finite = scale_tile(site, values, levels.rule, soon)
+    codes = tiles.codes_to_fill(site)
+    if levels.is_stochastic:
+        spare = site.scratch.spare
+        octaves.one_of_two(values, site.tile, steps, later, levels.octaves, codes, spare)
+    else:
+        octaves.nearest(values, steps, later, levels.octaves, codes, site.scratch.spare)
+    scales.clear_codes(finite, codes)
+    tiles.finish_codes(codes, site)
 
 
-@entry
-def _decode_tiles(
-    payloads: Any, out: int, plan: tiles.Plan, levels: octaves.Octaves, first: int, last: int
-) -> None:
-    tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
-    memory = tiles.scratch_memory(plan, tile_blocks)
-    scratch = tiles.scratch_in(memory, plan, tile_blocks)
-    block = first
-    while block < last:
-        tile = tiles.next_tile(plan, block, last, tile_blocks)
-        target = tiles.target_of(out, plan, tile, scratch)
-        steps = scratch.steps[: tile.num_blocks]
-        for index in range(payloads.size):
-            address = tiles.scales_address(payloads[index], plan, tile)
-            scales.load_scales(address, plan.scale_bytes, steps)
-            packed = tiles.codes_of(payloads[index], plan, tile)
-            codes = tiles.load_codes(packed, plan, tile, scratch)
-            own = tiles.turn_of(target, index, payloads.size)
-            octaves.spread(codes, steps, levels, own, scratch.spare)
-        tiles.finish_tile(target, out, plan, tile, scratch, payloads.size > 1)
-        block += tile.num_blocks
-    tiles.finish_tensor(plan, memory)
+@tile_loop
+def _decode_tile(site: tiles.Site, levels: _Levels, target: tiles.Target) -> None:
+    steps = site.scratch.steps[: site.tile.num_blocks]
+    scales.load_scales(tiles.scales_address(site), site.plan.scale_bytes, steps)
+    octaves.spread(tiles.load_codes(site), steps, levels.octaves, target, site.scratch.spare)
+
+
+_encode, _decode = encoder_of("log", _encode_tile), decoder_of("log", _decode_tile)

@@ -16,8 +16,9 @@ from torch import Tensor
 from thinwire.formats import WireFormat
 from thinwire.wire.kernels import scales, tiles
 from thinwire.wire.kernels.blocked import BlockedKernel, Work, addresses_of
-from thinwire.wire.kernels.compiled import element, entry, loop
-from thinwire.wire.kernels.memory import floats_at, keep, prefetch
+from thinwire.wire.kernels.compiled import element, loop, tile_loop
+from thinwire.wire.kernels.memory import floats_at, prefetch
+from thinwire.wire.kernels.walk import decoder_of, encoder_of
 from thinwire.wire.key import Key
 from thinwire.wire.scales import ScaleRule
 
@@ -39,41 +40,29 @@ class SignKernel(BlockedKernel):
 
     def _encoder(self, x: Tensor, out: Tensor, plan: tiles.Plan, key: Key) -> Work:
         del key
-        return partial(_encode_tiles, x.data_ptr(), out.data_ptr(), plan, self._rule)
+        return partial(_encode, x.data_ptr(), out.data_ptr(), plan, self._rule)
 
     def _decoder(self, payloads: Sequence[Tensor], out: Tensor, plan: tiles.Plan) -> Work:
-        return partial(_decode_tiles, addresses_of(payloads), out.data_ptr(), plan)
+        return partial(_decode, addresses_of(payloads), out.data_ptr(), plan, self._rule)
 
 
-@entry
-def _encode_tiles(
-    x: int, payload: int, plan: tiles.Plan, rule: scales.Rule, first: int, last: int
-) -> None:
-    tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
-    memory = tiles.scratch_memory(plan, tile_blocks)
-    scratch = tiles.scratch_in(memory, plan, tile_blocks)
-    more_memory = np.empty(tile_blocks * plan.block, np.float32)
-    sums = floats_at(more_memory.ctypes.data, more_memory.size)
-    block = first
-    while block < last:
-        tile = tiles.next_tile(plan, block, last, tile_blocks)
-        values = tiles.load_values(x, plan, tile, scratch)
-        packed = tiles.codes_of(payload, plan, tile)
-        done, bits = scratch.steps[: tile.num_blocks], scratch.finite[: tile.num_blocks]
-        if tile.width == 8 * _LANES:
-            soon, later = tiles.halves_of_next(x, plan, tile)
-            _sums_of_128(values, soon, sums, done)
-            _signs_of_128(values.view(np.int32), later, packed)
-        else:
-            _sums(values, tile.width, np.float32(1), sums, done)
-            _signs(values.view(np.int32), tile.width, packed)
-        _finish(values, tile.width, sums, done, bits)
-        scales.clear_codes(bits, packed)
-        scales.round_scales(done, bits, rule)
-        scales.store_scales(done, tiles.scales_address(payload, plan, tile), plan.scale_bytes)
-        block += tile.num_blocks
-    keep(memory)
-    keep(more_memory)
+@tile_loop
+def _encode_tile(site: tiles.Site, rule: scales.Rule) -> None:
+    tile, scratch = site.tile, site.scratch
+    values, packed = tiles.load_values(site), tiles.codes_of(site)
+    done, bits = scratch.steps[: tile.num_blocks], scratch.finite[: tile.num_blocks]
+    sums = floats_at(scratch.spare.ctypes.data, scratch.spare.size // 4)
+    if tile.width == 8 * _LANES:
+        soon, later = tiles.halves_of_next(site)
+        _sums_of_128(values, soon, sums, done)
+        _signs_of_128(values.view(np.int32), later, packed)
+    else:
+        _sums(values, tile.width, np.float32(1), sums, done)
+        _signs(values.view(np.int32), tile.width, packed)
+    _finish(values, tile.width, sums, done, bits)
+    scales.clear_codes(bits, packed)
+    scales.round_scales(done, bits, rule)
+    scales.store_scales(done, tiles.scales_address(site), site.plan.scale_bytes)
 
 
 @loop
@@ -175,24 +164,11 @@ def _signs(bits: Any, width: int, packed: Any) -> None:
                 packed[p + i] = np.uint8(packed[p + i] | np.uint8(sign << np.uint32(place)))
 
 
-@entry
-def _decode_tiles(payloads: Any, out: int, plan: tiles.Plan, first: int, last: int) -> None:
-    tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
-    memory = tiles.scratch_memory(plan, tile_blocks)
-    scratch = tiles.scratch_in(memory, plan, tile_blocks)
-    block = first
-    while block < last:
-        tile = tiles.next_tile(plan, block, last, tile_blocks)
-        target = tiles.target_of(out, plan, tile, scratch)
-        for index in range(payloads.size):
-            address = tiles.scales_address(payloads[index], plan, tile)
-            means = scratch.steps[: tile.num_blocks]
-            scales.load_scales(address, plan.scale_bytes, means)
-            packed = tiles.codes_of(payloads[index], plan, tile)
-            _spread_signs(packed, means, tiles.turn_of(target, index, payloads.size))
-        tiles.finish_tile(target, out, plan, tile, scratch, payloads.size > 1)
-        block += tile.num_blocks
-    tiles.finish_tensor(plan, memory)
+@tile_loop
+def _decode_tile(site: tiles.Site, rule: scales.Rule, target: tiles.Target) -> None:  # noqa: ARG001 - a scale says it all
+    means = site.scratch.steps[: site.tile.num_blocks]
+    scales.load_scales(tiles.scales_address(site), site.plan.scale_bytes, means)
+    _spread_signs(tiles.codes_of(site), means, target)
 
 
 @loop
@@ -219,3 +195,8 @@ def _spread_signs(packed: Any, means: Any, target: tiles.Target) -> None:
 def _signed(byte: Any, place: int, mean: Any) -> Any:
     bit = np.int32(np.int32(byte) >> np.int32(place)) & _ONE
     return (np.float32(1) - np.float32(2) * np.float32(bit)) * mean
+
+
+# One pass for the sums, a second one for the signs: the tile stays in the nearest cache.
+_encode = encoder_of("sign", _encode_tile, tiles.DECODE_TILE_ELEMENTS)
+_decode = decoder_of("sign", _decode_tile)

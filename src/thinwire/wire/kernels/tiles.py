@@ -23,6 +23,7 @@ __all__ = [
     "ENCODE_TILE_ELEMENTS",
     "Plan",
     "Scratch",
+    "Site",
     "Target",
     "Tile",
     "blocks_per_tile",
@@ -120,6 +121,24 @@ class Scratch(NamedTuple):
     codes: Any
 
 
+class Site(NamedTuple):
+    """Where a family works on a tile.
+
+    Attributes:
+        tensor: address of the tensor.
+        payload: address of the payload.
+        plan: where things lie in both.
+        tile: which blocks.
+        scratch: memory.
+    """
+
+    tensor: int
+    payload: int
+    plan: Plan
+    tile: Tile
+    scratch: Scratch
+
+
 class Target(NamedTuple):
     """Where the values of a tile go as they are decoded.
 
@@ -164,76 +183,78 @@ def padded(width: int) -> int:
 
 
 @loop
-def values_address(tensor: int, plan: Plan, tile: Tile) -> int:
-    """Where the elements of a tile begin, in a tensor that begins at ``tensor``."""
-    return tensor + tile.block * plan.block * element_bytes(plan)
+def values_address(site: Site) -> int:
+    """Where the elements of a tile begin."""
+    return site.tensor + site.tile.block * site.plan.block * element_bytes(site.plan)
 
 
 @loop
-def scales_address(payload: int, plan: Plan, tile: Tile) -> int:
-    """Where the scales of a tile begin, in a payload that begins at ``payload``."""
-    return payload + plan.scales_at + tile.block * plan.scale_bytes
+def scales_address(site: Site) -> int:
+    """Where the scales of a tile begin."""
+    return site.payload + site.plan.scales_at + site.tile.block * site.plan.scale_bytes
 
 
 @loop
-def zeros_address(payload: int, plan: Plan, tile: Tile) -> int:
+def zeros_address(site: Site) -> int:
     """Where the zero points of a tile begin."""
-    return payload + plan.zeros_at + tile.block * plan.scale_bytes
+    return site.payload + site.plan.zeros_at + site.tile.block * site.plan.scale_bytes
 
 
 @loop
-def num_clipped(plan: Plan, tile: Tile) -> int:
+def num_clipped(site: Site) -> int:
     """How many elements of each block of a tile lie beyond the percentile."""
-    return plan.clipped if tile.width == plan.block else plan.clipped_last
+    is_full = site.tile.width == site.plan.block
+    return site.plan.clipped if is_full else site.plan.clipped_last
 
 
 @loop
-def codes_address(payload: int, plan: Plan, tile: Tile) -> int:
+def codes_address(site: Site) -> int:
     """Where the packed codes of a tile begin."""
-    return payload + plan.codes_at + tile.block * plan.block_bytes
+    return site.payload + site.plan.codes_at + site.tile.block * site.plan.block_bytes
 
 
 @loop
-def codes_of(payload: int, plan: Plan, tile: Tile) -> Any:
+def codes_of(site: Site) -> Any:
     """The packed codes of a tile."""
-    address = codes_address(payload, plan, tile)
-    left = payload + plan.codes_end - address
-    return bytes_at(address, min(tile.num_blocks * plan.block_bytes, left))
+    address = codes_address(site)
+    left = site.payload + site.plan.codes_end - address
+    return bytes_at(address, min(site.tile.num_blocks * site.plan.block_bytes, left))
 
 
 @loop
-def halves_of_next(x: int, plan: Plan, tile: Tile) -> Any:
+def halves_of_next(site: Site) -> Any:
     """The bytes of the next tile in two halves, one for each pass over this one to prefetch."""
-    size = tile.num_blocks * tile.width * element_bytes(plan) // 2
-    address = values_address(x, plan, tile) + 2 * size
+    size = site.tile.num_blocks * site.tile.width * element_bytes(site.plan) // 2
+    address = values_address(site) + 2 * size
     return bytes_at(address, size), bytes_at(address + size, size)
 
 
 @loop
-def codes_to_fill(packed: Any, plan: Plan, tile: Tile, scratch: Scratch) -> Any:
+def codes_to_fill(site: Site) -> Any:
     """Where to put codes of one byte each: into the payload when codes have 8 bits, or scratch."""
-    if plan.bits == 8:
-        return packed
-    codes = scratch.codes[: tile.num_blocks * padded(tile.width)]
-    codes[tile.num_blocks * tile.width :] = 0
+    if site.plan.bits == 8:
+        return codes_of(site)
+    codes = site.scratch.codes[: site.tile.num_blocks * padded(site.tile.width)]
+    codes[site.tile.num_blocks * site.tile.width :] = 0
     return codes
 
 
 @loop
-def finish_codes(codes: Any, packed: Any, plan: Plan, tile: Tile) -> None:
+def finish_codes(codes: Any, site: Site) -> None:
     """Pack the codes of a tile into the payload, unless they are there."""
-    if plan.bits != 8:
-        pack(codes, padded(tile.width), tile.width, plan.bits, packed)
+    if site.plan.bits != 8:
+        width = site.tile.width
+        pack(codes, padded(width), width, site.plan.bits, codes_of(site))
 
 
 @loop
-def load_codes(packed: Any, plan: Plan, tile: Tile, scratch: Scratch) -> Any:
+def load_codes(site: Site) -> Any:
     """The codes of a tile, one byte each."""
-    if plan.bits == 8:
+    packed, stride = codes_of(site), padded(site.tile.width)
+    if site.plan.bits == 8:
         return packed
-    stride = padded(tile.width)
-    codes = scratch.codes[: tile.num_blocks * stride]
-    unpack(packed, stride, tile.width, plan.bits, codes)
+    codes = site.scratch.codes[: site.tile.num_blocks * stride]
+    unpack(packed, stride, site.tile.width, site.plan.bits, codes)
     return codes
 
 
@@ -260,12 +281,13 @@ def scratch_in(memory: Any, plan: Plan, tile_blocks: int) -> Scratch:
 
 
 @loop
-def load_values(tensor: int, plan: Plan, tile: Tile, scratch: Scratch) -> Any:
+def load_values(site: Site) -> Any:
     """The float32 values of a tile as they are encoded.
 
-    They lie in the tensor's own memory, or widened and rotated in ``scratch``.
+    They lie in the tensor's own memory, or widened and rotated in scratch memory.
     """
-    address, size = values_address(tensor, plan, tile), tile.num_blocks * tile.width
+    plan, tile, scratch = site.plan, site.tile, site.scratch
+    address, size = values_address(site), tile.num_blocks * tile.width
     if plan.kind == FLOAT32 and not plan.rotates:
         return floats_at(address, size)
     values = scratch.values[:size]
@@ -279,9 +301,10 @@ def load_values(tensor: int, plan: Plan, tile: Tile, scratch: Scratch) -> Any:
 
 
 @loop
-def target_of(tensor: int, plan: Plan, tile: Tile, scratch: Scratch) -> Target:
-    """Where to put the float32 values of a tile: into the tensor, or ``scratch``."""
-    address, size = values_address(tensor, plan, tile), tile.num_blocks * tile.width
+def target_of(site: Site) -> Target:
+    """Where to put the float32 values of a tile: into the tensor, or into scratch memory."""
+    plan, tile, scratch = site.plan, site.tile, site.scratch
+    address, size = values_address(site), tile.num_blocks * tile.width
     if plan.kind == FLOAT32 and not plan.streams:
         return Target(floats_at(address, size), tile.width, False, 0)
     # Whole cache lines can follow block by block, unless there is more to do with the values.
@@ -306,11 +329,10 @@ def finish_block(target: Target, block: int) -> None:
 
 
 @loop
-def finish_tile(
-    target: Target, tensor: int, plan: Plan, tile: Tile, scratch: Scratch, is_sum: bool
-) -> None:
+def finish_tile(target: Target, site: Site, is_sum: bool) -> None:
     """Turn decoded values into those of the tensor: rotate back, narrow, stream."""
-    values, address = target.values, values_address(tensor, plan, tile)
+    plan, tile, scratch = site.plan, site.tile, site.scratch
+    values, address = target.values, values_address(site)
     if plan.rotates:
         rotate(values, values, tile.width, _ONE, _EIGHT)
         if not is_sum:  # a value that was finite stays so; a sum may overflow like any other

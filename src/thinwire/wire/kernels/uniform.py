@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from thinwire.wire.kernels import rounding, scales, tiles
-from thinwire.wire.kernels.compiled import element, entry, loop
-from thinwire.wire.kernels.memory import bytes_at, floats_at, keep, prefetch
+from thinwire.wire.kernels.compiled import element, loop, tile_loop
+from thinwire.wire.kernels.memory import bytes_at, floats_at, prefetch
 from thinwire.wire.kernels.percentiles import clip_extremes, clip_magnitudes
+from thinwire.wire.kernels.walk import decoder_of, encoder_of
 from thinwire.wire.scales import FLOAT32_MAX
 
-__all__ = ["UniformLevels", "decode", "encode", "encode_tile"]
+__all__ = ["UniformLevels", "decode", "encode", "round_tile"]
 
 _HALF = np.float32(0.5)
 _LARGEST = np.float32(FLOAT32_MAX)
@@ -54,57 +55,37 @@ class UniformLevels(NamedTuple):
     key: int
 
 
-@entry
-def encode(
-    x: int, payload: int, plan: tiles.Plan, levels: UniformLevels, first: int, last: int
-) -> None:
-    """Encode blocks ``first`` to ``last`` of the tensor at address ``x``."""
-    tile_blocks = tiles.blocks_per_tile(plan, tiles.ENCODE_TILE_ELEMENTS)
-    memory = tiles.scratch_memory(plan, tile_blocks)
-    scratch = tiles.scratch_in(memory, plan, tile_blocks)
-    block = first
-    while block < last:
-        tile = tiles.next_tile(plan, block, last, tile_blocks)
-        values = tiles.load_values(x, plan, tile, scratch)
-        packed = tiles.codes_of(payload, plan, tile)
-        codes = tiles.codes_to_fill(packed, plan, tile, scratch)
-        encode_tile(values, tile, x, payload, plan, levels, scratch, codes)
-        if levels.learned:
-            for k in range(np.uint64(codes.size)):
-                codes[k] = levels.numbers[codes[k]]
-        tiles.finish_codes(codes, packed, plan, tile)
-        block += tile.num_blocks
-    keep(memory)
+@tile_loop
+def encode_tile(site: tiles.Site, levels: UniformLevels) -> None:
+    """Encode a tile."""
+    codes = tiles.codes_to_fill(site)
+    round_tile(site, levels, codes)
+    if levels.learned:
+        for k in range(np.uint64(codes.size)):
+            codes[k] = levels.numbers[codes[k]]
+    tiles.finish_codes(codes, site)
 
 
-@loop
-def encode_tile(
-    values: Any,
-    tile: tiles.Tile,
-    x: int,
-    payload: int,
-    plan: tiles.Plan,
-    levels: UniformLevels,
-    scratch: tiles.Scratch,
-    codes: Any,
-) -> None:
-    """Scales into the payload, and codes of one byte each into ``codes``."""
-    soon, later = tiles.halves_of_next(x, plan, tile)
+@tile_loop
+def round_tile(site: tiles.Site, levels: UniformLevels, codes: Any) -> None:
+    """Scales into the payload, and codes of even levels, one byte each, into ``codes``."""
+    tile, plan, scratch = site.tile, site.plan, site.scratch
+    values, (soon, later) = tiles.load_values(site), tiles.halves_of_next(site)
     steps, zeros = scratch.steps[: tile.num_blocks], scratch.zeros[: tile.num_blocks]
     finite = scratch.finite[: tile.num_blocks]
     if levels.affine:
         lowest = zeros.view(np.int32)
         scales.extremes(values, tile.width, soon, lowest, finite)
-        clip_extremes(values, tiles.num_clipped(plan, tile) // 2, scratch.spare, lowest, finite)
+        clip_extremes(values, tiles.num_clipped(site) // 2, scratch.spare, lowest, finite)
         _affine_scales(zeros, finite, levels, steps)
-        scales.store_scales(zeros, tiles.zeros_address(payload, plan, tile), plan.scale_bytes)
+        scales.store_scales(zeros, tiles.zeros_address(site), plan.scale_bytes)
         for i in range(tile.num_blocks):
             zeros[i] *= levels.unit
     else:
         scales.magnitudes(values, tile.width, soon, finite)
-        clip_magnitudes(values, tiles.num_clipped(plan, tile), scratch.spare, finite)
+        clip_magnitudes(values, tiles.num_clipped(site), scratch.spare, finite)
         scales.scale_magnitudes(finite, levels.rule, steps)
-    scales.store_scales(steps, tiles.scales_address(payload, plan, tile), plan.scale_bytes)
+    scales.store_scales(steps, tiles.scales_address(site), plan.scale_bytes)
     scales.invert(steps, np.float32(1) / levels.unit)
     if levels.stochastic:
         rounding.stochastic(values, tile.width, zeros, steps, levels, tile.block, later, codes)
@@ -127,57 +108,26 @@ def _affine_scales(zeros: Any, highest: Any, levels: UniformLevels, out: Any) ->
     scales.round_scales(out, highest, levels.rule)
 
 
-@entry
-def decode(
-    payloads: Any, out: int, plan: tiles.Plan, levels: UniformLevels, first: int, last: int
-) -> None:
-    """Decode and sum blocks ``first`` to ``last`` of several payloads.
-
-    Args:
-        payloads: int64, the addresses of the payloads; values are summed in this order.
-        out: the address of a flat tensor; float32 when there are several payloads.
-    """
-    tile_blocks = tiles.blocks_per_tile(plan, tiles.DECODE_TILE_ELEMENTS)
-    memory = tiles.scratch_memory(plan, tile_blocks)
-    scratch = tiles.scratch_in(memory, plan, tile_blocks)
-    block = first
-    while block < last:
-        tile = tiles.next_tile(plan, block, last, tile_blocks)
-        target = tiles.target_of(out, plan, tile, scratch)
-        for index in range(payloads.size):
-            own = tiles.turn_of(target, index, payloads.size)
-            _decode_tile(payloads[index], tile, plan, levels, scratch, own)
-        tiles.finish_tile(target, out, plan, tile, scratch, payloads.size > 1)
-        block += tile.num_blocks
-    tiles.finish_tensor(plan, memory)
-
-
-@loop
-def _decode_tile(
-    payload: int,
-    tile: tiles.Tile,
-    plan: tiles.Plan,
-    levels: UniformLevels,
-    scratch: tiles.Scratch,
-    target: tiles.Target,
-) -> None:
+@tile_loop
+def decode_tile(site: tiles.Site, levels: UniformLevels, target: tiles.Target) -> None:
     """Decode a tile of one payload into ``target``."""
+    tile, plan, scratch = site.tile, site.plan, site.scratch
     steps, zeros = scratch.steps[: tile.num_blocks], scratch.zeros[: tile.num_blocks]
-    scales.load_scales(tiles.scales_address(payload, plan, tile), plan.scale_bytes, steps)
-    packed = tiles.codes_of(payload, plan, tile)
-    ahead = bytes_at(tiles.codes_address(payload, plan, tile) + packed.size, packed.size)
-    codes = tiles.load_codes(packed, plan, tile, scratch)
+    scales.load_scales(tiles.scales_address(site), plan.scale_bytes, steps)
+    packed_bytes = tiles.codes_of(site).size
+    ahead = bytes_at(tiles.codes_address(site) + packed_bytes, packed_bytes)
+    codes = tiles.load_codes(site)
     if levels.affine:
-        scales.load_scales(tiles.zeros_address(payload, plan, tile), plan.scale_bytes, zeros)
+        scales.load_scales(tiles.zeros_address(site), plan.scale_bytes, zeros)
         _affine_values(codes, zeros, steps, ahead, target)
         return
     shift = np.float32(0)
     if levels.learned:
-        head = bytes_at(payload, plan.scales_at)
+        head = bytes_at(site.payload, plan.scales_at)
         for k in range(np.uint64(codes.size)):
             codes[k] = head[codes[k]] ^ _ZERO_POINT
     elif plan.scales_at:
-        shift = floats_at(payload, 1)[0]
+        shift = floats_at(site.payload, 1)[0]
     _symmetric_values(codes, steps, levels.offset, shift, ahead, target)
 
 
@@ -229,3 +179,6 @@ def _doubled(value: Any) -> Any:
     """Twice the value, at most the largest float32; NaN stays."""
     doubled = value * np.float32(2)
     return _LARGEST if doubled > _LARGEST else doubled
+
+
+encode, decode = encoder_of("int", encode_tile), decoder_of("int", decode_tile)
