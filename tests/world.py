@@ -111,6 +111,8 @@ def _enter(
         world_size=size,
         timeout=timedelta(seconds=TIMEOUT_S / 2),
     )
+    # a rank whose body ends before others have connected would fail them
+    dist.barrier()
     try:
         succeeded, value = True, body(rank, size, *args)
     except BaseException:
