@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from thinwire.formats import WireFormat, parse_format
+from thinwire.planner.algorithms import exchange, ring, rounds, spread
 from thinwire.planner.averaged import averaged_pieces
 from thinwire.planner.call import Call, CodecWork, Sent
 from thinwire.planner.gradient_formats import priced_gradients
@@ -70,12 +71,13 @@ class LayerCalls:
         recipe, group = self._recipe, self._group
         if recipe.is_uncompressed:
             slot_bytes = self.slot_numel * DTYPE_BYTES[recipe.compute]
-            return self._ring("all_gather", group, slot_bytes, copied=self._whole)
+            return ring("all_gather", group, self._rank, slot_bytes, copied=self._whole)
         rule = recipe.weight_rule
         slot_bytes = self._row_payloads(rule, recipe.compute).slot_bytes
-        call = self._ring(
+        call = ring(
             "all_gather",
             group,
+            self._rank,
             slot_bytes,
             payload_bytes=(group.size + 1) * slot_bytes,
             work=(
@@ -94,7 +96,7 @@ class LayerCalls:
         group = self._group
         unit_numel = group.size * self.slot_numel // group.per_host
         unit_bytes = unit_numel * DTYPE_BYTES[self._recipe.compute]
-        return self._ring("all_gather", group.within, unit_bytes, copied=self._whole)
+        return ring("all_gather", group.within, self._rank, unit_bytes, copied=self._whole)
 
     def delta(self) -> tuple[Call, ...]:
         """What brings a resident replica up to date: each owner's delta to all who keep its row."""
@@ -111,10 +113,10 @@ class LayerCalls:
         calls = []
         if group.is_across:
             held = own + same_place
-            calls.append(self._spread("all_gather", group.across, own, payload_bytes=held))
+            calls.append(spread("all_gather", group.across, own, payload_bytes=held))
         if group.per_host > 1 and not is_split:
             held = payloads.total_bytes + same_place
-            calls.append(self._spread("all_gather", group.within, same_place, payload_bytes=held))
+            calls.append(spread("all_gather", group.within, same_place, payload_bytes=held))
         # the codecs work once, however many hops there are
         return tuple(
             replace(call, work=work, copied_elements=kept) if call is calls[0] else call
@@ -127,7 +129,7 @@ class LayerCalls:
         assert fmt is not None  # only such a replica is read
         kept_bytes = group.hosts * self.slot_numel * fmt.bits // 8
         held = group.per_host * kept_bytes
-        call = self._spread("all_gather", group.within, kept_bytes, payload_bytes=held)
+        call = spread("all_gather", group.within, kept_bytes, payload_bytes=held)
         return replace(call, copied_elements=2 * self._whole)
 
     def reduce_scatter(self) -> tuple[Call, ...]:
@@ -143,7 +145,8 @@ class LayerCalls:
                 return self._two_hops(self._inner_rule, rule)
             rule = self._inner_rule
         payloads = self._row_payloads(rule, "fp32")
-        return (self._exchange(payloads, rule, self._whole, copied=self._whole),)
+        work = self._summing(rule, self._whole)
+        return (exchange(group, self._rank, payloads, work, copied=self._whole),)
 
     def reduce_within(self) -> tuple[Call, ...]:
         """The first of two hops by itself."""
@@ -157,9 +160,10 @@ class LayerCalls:
         """PyTorch's own reduce-scatter, in the dtype of the gradients."""
         group, passes = self._group, self._stock_passes
         unit_bytes = self.slot_numel * DTYPE_BYTES[self._recipe.grads]
-        return self._ring(
+        return ring(
             "reduce_scatter",
             group,
+            self._rank,
             unit_bytes,
             passes=passes,
             # an all-reduce inside works on a copy of its input
@@ -172,7 +176,7 @@ class LayerCalls:
         recipe, group = self._recipe, self._group
         if recipe.is_uncompressed:
             unit_bytes = self.layer.numel * DTYPE_BYTES[recipe.grads] / group.size
-            return (self._ring("all_reduce", group, unit_bytes, passes=2),)
+            return (ring("all_reduce", group, self._rank, unit_bytes, passes=2),)
         rule, whole = priced_gradients(recipe), float(self.layer.numel)
 
         named = zip(self._names, self.layer.parameters, self._exact, strict=True)
@@ -189,7 +193,7 @@ class LayerCalls:
     def _codec_work(self, rule: FormatRule) -> tuple[tuple[CodecWork, ...], tuple[CodecWork, ...]]:
         """What codecs do for a reduction, and for the gather of its result."""
         whole, share = float(self.layer.numel), self.layer.numel / self._group.size
-        reduce = (*self._work("encode", rule, whole), *self._work("sum", rule, whole))
+        reduce = self._summing(rule, whole)
         return reduce, (*self._work("encode", rule, share), *self._work("decode", rule, whole))
 
     def _there_and_back(
@@ -201,9 +205,7 @@ class LayerCalls:
     ) -> tuple[Call, ...]:
         """An exchange of slices, and a gather of their encoded sums."""
         group, payloads = self._group, slot_payloads(pieces, self._group.size)
-        reduce = replace(
-            self._exchange(payloads, self._recipe.grad_rule, 0.0, copied=copied), work=work[0]
-        )
+        reduce = exchange(group, self._rank, payloads, work[0], copied=copied)
         own_bytes = payloads.between(self._rank, self._rank + 1)
         across_bytes = (group.size - group.per_host) * own_bytes
         inner_bytes = (group.per_host - 1) * own_bytes
@@ -242,7 +244,7 @@ class LayerCalls:
         group = self._group
         sent_bytes = round(2 * (group.size - 1) / group.size * AGREEMENT_BYTES * units)
         unit_bytes = sent_bytes / max(1, 2 * (group.size - 1))
-        return self._ring("agreement", group, unit_bytes, passes=2)
+        return ring("agreement", group, self._rank, unit_bytes, passes=2)
 
     def _two_hops(self, inner: FormatRule, outer: FormatRule) -> tuple[Call, ...]:
         """Within the host first, then across (arXiv 2306.10209, section 3.3).
@@ -257,118 +259,28 @@ class LayerCalls:
         own = across.between(self._rank, self._rank + 1)
         whole, share = self._whole, self._whole / places
         return (
-            self._rounds(
+            rounds(
                 "reduce_scatter",
                 group.within,
                 sent_bytes=within.total_bytes - to_place,
                 message_bytes=within.of_place(0, places),
                 payload_bytes=within.total_bytes + places * to_place,
-                work=(*self._work("encode", inner, whole), *self._work("sum", inner, whole)),
+                work=self._summing(inner, whole),
                 copied=whole,
             ),
-            self._rounds(
+            rounds(
                 "reduce_scatter",
                 group.across,
                 sent_bytes=to_hosts - own,
                 message_bytes=across.slot_bytes,
                 payload_bytes=2 * to_hosts,
-                work=(*self._work("encode", outer, share), *self._work("sum", outer, share)),
+                work=self._summing(outer, share),
             ),
         )
 
-    def _spread(self, name: str, group: Group, size: int, *, payload_bytes: float) -> Call:
-        """The same payload to each of the others."""
-        sent_bytes = (group.size - 1) * size
-        return self._rounds(
-            name, group, sent_bytes=sent_bytes, message_bytes=size, payload_bytes=payload_bytes
-        )
-
-    def _ring(
-        self,
-        name: str,
-        group: Group,
-        unit_bytes: float,
-        *,
-        passes: int = 1,
-        payload_bytes: float = 0.0,
-        work: tuple[CodecWork, ...] = (),
-        copied: float = 0.0,
-    ) -> Call:
-        """Every rank sends ``passes`` * (W - 1) units to its successor, one after another."""
-        sent_bytes = passes * (group.size - 1) * unit_bytes
-        leaves = group.is_across and (self._rank + 1) % group.per_host == 0
-        return Call(
-            name=name,
-            algorithm="ring",
-            group=group,
-            sent=Sent(0, sent_bytes) if leaves else Sent(sent_bytes, 0),
-            egress_bytes=sent_bytes if group.is_across else 0.0,
-            inner_bytes=sent_bytes if group.per_host > 1 else 0.0,
-            message_bytes=unit_bytes,
-            messages=passes * (group.size - 1),
-            payload_bytes=payload_bytes,
-            work=work,
-            copied_elements=copied,
-        )
-
-    def _rounds(
-        self,
-        name: str,
-        group: Group,
-        *,
-        sent_bytes: float,
-        message_bytes: float,
-        payload_bytes: float,
-        work: tuple[CodecWork, ...] = (),
-        copied: float = 0.0,
-    ) -> Call:
-        """A payload to each of the other ranks of a host, or of the other hosts with the own place.
-
-        Args:
-            name: as in the ledger.
-            group: ``within`` or ``across`` of the data-parallel group.
-            sent_bytes: by this rank to all others.
-            message_bytes: of the longest payload.
-            payload_bytes: that a rank holds during the call.
-            work: for the codecs of one rank.
-            copied: elements copied between flat buffers and parameters.
-        """
-        return Call(
-            name=name,
-            algorithm="rounds",
-            group=group,
-            sent=Sent(0, sent_bytes) if group.is_across else Sent(sent_bytes, 0),
-            egress_bytes=sent_bytes if group.is_across else 0.0,
-            inner_bytes=0.0 if group.is_across else sent_bytes,
-            message_bytes=message_bytes,
-            messages=group.size - 1,
-            payload_bytes=payload_bytes,
-            work=work,
-            copied_elements=copied,
-        )
-
-    def _exchange(
-        self, payloads: Payloads, rule: FormatRule, numel: float, *, copied: float
-    ) -> Call:
-        """An all-to-all of the whole group: every rank sends every other rank that rank's slot."""
-        group, rank = self._group, self._rank
-        host = group.host_ranks(rank)
-        on_host = payloads.between(host.start, host.stop)
-        own_bytes = payloads.between(rank, rank + 1)
-        across_bytes = payloads.total_bytes - on_host
-        return Call(
-            name="reduce_scatter",
-            algorithm="rounds",
-            group=group,
-            sent=Sent(on_host - own_bytes, across_bytes),
-            egress_bytes=group.per_host * across_bytes,
-            inner_bytes=on_host - own_bytes,
-            message_bytes=payloads.slot_bytes,
-            messages=group.size - 1,
-            payload_bytes=payloads.total_bytes + group.size * own_bytes,
-            work=(*self._work("encode", rule, numel), *self._work("sum", rule, numel)),
-            copied_elements=copied,
-        )
+    def _summing(self, rule: FormatRule, numel: float) -> tuple[CodecWork, ...]:
+        """What a reduction's codecs do: encode all that is sent, sum all that comes."""
+        return (*self._work("encode", rule, numel), *self._work("sum", rule, numel))
 
     def _work(self, verb: str, rule: FormatRule, numel: float) -> tuple[CodecWork, ...]:
         """What each format of a rule takes of ``numel`` elements: its share of the layer."""
