@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 
 from thinwire.comm.topology import Topology, gather_integers
-from thinwire.formats import parse_format
+from thinwire.formats import WireFormat, parse_format
 from thinwire.recipe import Recipe
 from thinwire.rules import with_other_bits
 from thinwire.wire.preparation import prepare
 
-__all__ = ["compile_in_turn"]
+__all__ = ["compile_in_turn", "prepare_in_turn"]
 
 
 def compile_in_turn(recipe: Recipe, topology: Topology) -> None:
@@ -28,10 +30,21 @@ def compile_in_turn(recipe: Recipe, topology: Topology) -> None:
     rules = (recipe.weight_rule, recipe.grad_rule, recipe.grad_rule_within)
     # a single element, as is prepared, is a matrix too
     formats = [fmt.for_shape((1, 1)) for rule in rules if rule is not None for fmt in rule.formats]
+    formats.append(parse_format(recipe.compute))  # of weights that travel exactly
     if recipe.adapts:
         formats += with_other_bits(recipe.grad_format)
     if recipe.feedback:
         formats.append(parse_format(recipe.residual))
+    prepare_in_turn(formats, topology)
+
+
+def prepare_in_turn(formats: Sequence[WireFormat], topology: Topology) -> None:
+    """As :func:`compile_in_turn`, for formats that are named. A collective call.
+
+    Args:
+        formats: what will travel.
+        topology: which ranks share a host.
+    """
     rank = dist.get_rank()
     is_first_on_host = topology.hosts.index(topology.hosts[rank]) == rank
     # hosts may share a file system, or be namespaces of one machine: rank 0 goes ahead of all

@@ -13,10 +13,13 @@ import torch
 import torch.distributed as dist
 
 from thinwire.atomic_file import write_text_atomically
+from thinwire.comm.topology import discover_topology
 from thinwire.errors import ConfigError
+from thinwire.formats import parse_format
+from thinwire.sharding.kernels import prepare_in_turn
 from thinwire.train.calibration.arithmetic import arithmetic_cases
 from thinwire.train.calibration.clock import Case, Clock
-from thinwire.train.calibration.codecs import codec_cases
+from thinwire.train.calibration.codecs import FORMATS, codec_cases
 from thinwire.train.calibration.sample import Sample
 from thinwire.train.calibration.steps import step_runs
 from thinwire.train.calibration.storage import disk_cases, host_copy_cases
@@ -86,6 +89,9 @@ def _measure(
     job: CalibrationJob, disk: Path, device: torch.device, tell: Callable[[str], None]
 ) -> list[Sample]:
     torch.manual_seed(0)
+    if device.type == "cpu":
+        tell("compiling kernels, once on this machine")
+        prepare_in_turn([parse_format(name) for name in FORMATS], discover_topology())
     groups: dict[str, list[Case]] = {
         "arithmetic": list(arithmetic_cases(device)),
         "codecs": list(codec_cases(device)),
