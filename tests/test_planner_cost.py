@@ -113,6 +113,9 @@ def test_codecs_are_priced_in_copies() -> None:
         ("log4/128", device.codec.encode_copies["log"]),
         ("sign/128", device.codec.encode_copies["sign"]),
         ("int4/128+hadamard", device.codec.encode_copies["hadamard"]),
+        ("int4/128+levels", device.codec.encode_copies["levels"]),
+        ("int4/128+clip=95", device.codec.encode_copies["clip"]),
+        ("int4/128+clip=95+hadamard", device.codec.encode_copies["clip"]),
     ):
         work = CodecWork("encode", parse_format(text), 1e6)
         assert work_s((work,), device) == pytest.approx(copies * copy_s, rel=1e-12)

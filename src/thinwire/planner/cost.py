@@ -148,8 +148,12 @@ def format_kind(work: CodecWork) -> str:
         return "fp8"
     if fmt.family in OWN_KINDS:
         return fmt.family
-    if "hadamard" in fmt.options:
-        return "hadamard"
+    # what looks for a percentile or for levels does little else beside
+    if fmt.percentile is not None:
+        return "clip"
+    for option in ("levels", "hadamard"):
+        if option in fmt.options:
+            return option
     return "stochastic" if work.verb == "encode" and fmt.is_stochastic else "int"
 
 

@@ -23,7 +23,7 @@ KINDS = ("accelerator", "cpu")
 # traffic, FSDP2 with a resident replica
 OVERHEADS = ("replicated", "stock", "compressed", "resident")
 # kinds of formats by what their codecs cost
-DECODED_KINDS = ("cast", "fp8", "int", "hadamard", "log", "sign", "topk")
+DECODED_KINDS = ("cast", "fp8", "int", "clip", "levels", "hadamard", "log", "sign", "topk")
 ENCODED_KINDS = (*DECODED_KINDS, "stochastic")
 PROTOCOLS = ("ideal", "tcp", "rdma", "grpc")
 

@@ -25,6 +25,8 @@ FORMATS = (
     "int3/128+bf16scale",
     "int8/256+stochastic",
     "int8/256+shift",
+    "int4/128+clip=95",
+    "int4/128+levels",
     "int4/128+hadamard",
     "log4/128",
     "sign/128",
