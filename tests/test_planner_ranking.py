@@ -171,7 +171,7 @@ def test_accumulation_sends_once_where_it_can() -> None:
 
 
 def test_micro_batches_add_up() -> None:
-    for text in ("zero3", "zero2:accumulate=keep", "ddp:accumulate=within", "thin"):
+    for text in ("zero3", "zero2:accumulate=keep", "hsdp:accumulate=within", "thin"):
         for accumulate in (1, 2, 3, 9):
             kinds = micro_batches(parse_recipe(text), accumulate)
             assert sum(kind.count for kind in kinds) == accumulate

@@ -241,6 +241,14 @@ def test_a_bad_file_is_named_in_the_error(content: bytes, tmp_path: Path) -> Non
         parse_recipe(str(path))
 
 
+@pytest.mark.parametrize("content", [b"", b"# only a comment\n"])
+def test_a_file_that_says_nothing_is_no_recipe(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "empty.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="says nothing"):
+        parse_recipe(str(path))
+
+
 def test_stage_1_means_that_gradients_are_kept() -> None:
     for text in ("zero1", "thin:stage=1", "zero1:accumulate=keep"):
         assert parse_recipe(text).accumulate == "keep"

@@ -71,6 +71,29 @@ def test_too_many_skips_in_a_row_end_all_ranks_with_the_same_words() -> None:
     assert "rank 1" in text
 
 
+def zeros_body(rank: int, size: int) -> str:
+    check = FiniteCheck(max_zeros=2)
+
+    def step(value: float) -> None:
+        check.agree(torch.tensor(1.0), [torch.zeros(3), torch.tensor([value])])
+
+    for _ in range(4):  # one rank has a gradient: the step is not empty
+        step(1e-30 if rank == 2 else 0.0)
+    for _ in range(2):
+        step(0.0)
+    step(math.nan if rank == 0 else 0.0)  # not finite is not zero
+    for _ in range(2):
+        step(0.0)
+    with pytest.raises(RankError) as raised:
+        step(0.0)
+    return str(raised.value)
+
+
+def test_gradients_of_nothing_but_zeros_end_all_ranks_with_the_same_words() -> None:
+    (words,) = set(run_world(zeros_body, WORLD))
+    assert "exactly 0 for 3 steps in a row" in words
+
+
 def shard_body(rank: int, size: int, recipe: str) -> tuple[bool, tuple[int, ...]]:
     """A NaN that reaches one rank's shard only: after the reduction, as a broken link would."""
     model = tw.shard(make_model(), parse_recipe(recipe))

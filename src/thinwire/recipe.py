@@ -29,7 +29,7 @@ class Recipe:
     Attributes:
         stage: ZeRO stage: 0 replicates all (DDP), 1 shards optimizer states, 2 gradients too,
             3 parameters too (arXiv 1910.02054, section 5).
-        weights: format of the parameters on the wire (stages 2 and 3).
+        weights: format of the parameters on the wire (stages 1 to 3).
         grads: format of the gradients on the wire, across hosts if ``grads_within`` is given.
         grads_within: format of the first hop, within the host; ``None``: one hop only.
         weights_for: formats of single parameters instead of ``weights``: pairs of a shell pattern

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from thinwire.errors import ConfigError
+from thinwire.file_kind import read_file_text
 from thinwire.recipe import Recipe
 from thinwire.validity import RULE_FIELDS
 
@@ -231,15 +232,19 @@ def read_recipe(path: Path) -> Recipe:
     """The recipe of a TOML file: fields of :class:`Recipe`, and ``base``, a recipe to start from.
 
     Raises:
-        ConfigError: the file cannot be read, is no TOML, or has an unknown field.
+        ConfigError: the file cannot be read, is no TOML, says nothing, or has an unknown field.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(read_file_text(path))
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"recipe file {path}: cannot be read ({reason})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"recipe file {path}: not a TOML file ({error})") from error
+    if not table:
+        raise ConfigError(
+            f"recipe file {path}: says nothing; give fields of a recipe, or a base to start from"
+        )
     base = table.pop("base", None)
     if "exact" in table and isinstance(table["exact"], list):
         table["exact"] = tuple(table["exact"])

@@ -22,6 +22,15 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "activations": ("keep", "recompute", "partition", "offload"),
     "compute": COMPUTE_DTYPES,
 }
+# what users call the types that a field may have
+TYPE_WORDS: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    tuple: "a list",
+    type(None): "none",
+}
 FORMAT_FIELDS = ("weights", "grads", "grads_within", "optimizer_states", "qat", "residual")
 RULE_FIELDS = ("weights_for", "grads_for")
 # families whose number of bits is free: what adaptive bits choose among
@@ -97,8 +106,8 @@ def _check_types(recipe: Recipe) -> None:
         value = getattr(recipe, field)
         # bool is an int to Python, but `stage=True` is a mistake
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            wanted = " or ".join(kind.__name__ for kind in types)
-            raise ConfigError(f"recipe field {field}: {value!r} is not of type {wanted}")
+            wanted = " or ".join(TYPE_WORDS[kind] for kind in types)
+            raise ConfigError(f"recipe field {field}: {value!r} is not {wanted}")
     if not all(isinstance(pattern, str) for pattern in recipe.exact):
         raise ConfigError(f"recipe field exact: {recipe.exact!r} must hold patterns as text")
     for field in RULE_FIELDS:
@@ -272,6 +281,12 @@ def _check_contradictions(recipe: Recipe) -> None:
         raise ConfigError(
             "recipe fields weights_for and stage: stage 0 sends no weights, so weights_for would "
             "not be in effect; leave it out, or use stage=3"
+        )
+    if recipe.accumulate == "within" and recipe.stage == 0:
+        raise ConfigError(
+            "recipe fields accumulate and stage: accumulate=within holds shares of gradients, and "
+            "under stage=0 they are whole everywhere; use accumulate=keep, which sends as little, "
+            "or stage=2"
         )
     if recipe.grads_within is not None and recipe.stage == 0:
         raise ConfigError(

@@ -13,6 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from thinwire.errors import InputError
+from thinwire.file_kind import read_file_text
 from thinwire.inspection.stored import Source, natural_order
 
 __all__ = ["Shards", "open_index"]
@@ -66,7 +67,7 @@ def open_index(path: Path, label: str, open_file: Callable[[Path, str], Source])
         InputError: the index is broken, or names a file elsewhere or one that is not there.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_file_text(path))
     except OSError as error:
         raise InputError(f"{label}: cannot be read ({error.strerror or error})") from error
     except (ValueError, RecursionError) as error:

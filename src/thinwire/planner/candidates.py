@@ -63,6 +63,8 @@ def grid(setting: Setting) -> Iterator[Recipe]:
     for base, weights, grads, accumulation, activations, states, offload in choices:
         if base.stage < 2 and weights:
             continue
+        if base.stage == 0 and accumulation == "within":
+            continue
         accumulate = base.accumulate if base.stage == 1 else accumulation
         changes = [
             f"weights={weights}" if weights else "",

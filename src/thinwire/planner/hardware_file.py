@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from thinwire.errors import ConfigError
+from thinwire.file_kind import read_file_text
 from thinwire.planner.curve import Curve
 from thinwire.planner.hardware import Backend, CodecRates, Device, Host, Link
 
@@ -167,7 +168,7 @@ def read_cluster_file(path: Path) -> dict[str, dict[str, Any]]:
         ConfigError: the file cannot be read, is no TOML, or has a table that is not known.
     """
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(read_file_text(path))
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"cluster file {path}: cannot be read ({reason})") from error

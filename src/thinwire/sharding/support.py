@@ -37,11 +37,6 @@ def check_supported(recipe: Recipe) -> None:
             f"model on its own, and stage={recipe.stage} shards the model; use stage=0, or leave "
             "local_steps at 1"
         )
-    if recipe.accumulate == "within" and recipe.stage == 0:
-        raise ConfigError(
-            f"recipe {recipe.name}: accumulate=within holds shares of gradients, and under stage=0 "
-            "they are whole everywhere; use accumulate=keep, which sends as little, or stage=2"
-        )
     resident = recipe.resident_format
     if resident is not None and str(resident) not in ("fp32", "bf16"):
         raise ConfigError(

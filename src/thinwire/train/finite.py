@@ -45,23 +45,26 @@ class Agreement:
 
 
 class FiniteCheck:
-    """Asks all ranks, step by step, and gives up after too many skips in a row.
+    """Asks all ranks, step by step, and gives up after too many skips or empty steps in a row.
 
-    The all-reduce is plain, of ``world + 1`` doubles: it belongs to the trainer, not to the recipe,
+    The all-reduce is plain, of ``world + 2`` doubles: it belongs to the trainer, not to the recipe,
     and is not in the ledger.
 
     Args:
         max_skips: steps that may be skipped in a row.
+        max_zeros: steps in a row of which every gradient may be exactly 0. A late gradient's first
+            one is; many are a loss or a wrapping that has nothing to do with the parameters.
 
     Raises:
-        ConfigError: ``max_skips`` is negative.
+        ConfigError: a number is negative.
     """
 
-    def __init__(self, *, max_skips: int = 5) -> None:
-        if max_skips < 0:
-            raise ConfigError(f"max_skips: {max_skips} is below 0")
-        self._max_skips = max_skips
-        self._skips = 0
+    def __init__(self, *, max_skips: int = 5, max_zeros: int = 5) -> None:
+        for name, value in (("max_skips", max_skips), ("max_zeros", max_zeros)):
+            if value < 0:
+                raise ConfigError(f"{name}: {value} is below 0")
+        self._max_skips, self._max_zeros = max_skips, max_zeros
+        self._skips = self._zeros = 0
 
     def agree(self, loss: Tensor, gradients: Iterable[Tensor]) -> Agreement:
         """Decide together. Every rank must call this once per step, before the optimizer.
@@ -71,14 +74,17 @@ class FiniteCheck:
             gradients: this rank's; of a sharded gradient its own shard is looked at.
 
         Raises:
-            RankError: on every rank, when more steps than allowed were skipped in a row.
+            RankError: on every rank, when more steps than allowed were skipped, or had no gradient
+                but zeros, in a row.
         """
         rank, world = dist.get_rank(), dist.get_world_size()
-        votes = torch.zeros(world + 1, dtype=torch.float64, device=loss.device)
+        largest = _largest_magnitude(gradients, loss.device)
+        votes = torch.zeros(world + 2, dtype=torch.float64, device=loss.device)
         votes[0] = loss.detach()
-        votes[1 + rank] = _is_finite(loss, gradients).logical_not()
+        votes[1] = largest != 0
+        votes[2 + rank] = (largest.isfinite() & loss.detach().isfinite()).logical_not()
         dist.all_reduce(votes)
-        total, *refusals = votes.tolist()
+        total, with_gradient, *refusals = votes.tolist()
         agreement = Agreement(
             mean_loss=total / world,
             refusing_ranks=tuple(index for index, refusal in enumerate(refusals) if refusal),
@@ -90,18 +96,27 @@ class FiniteCheck:
                 f"{self._skips} steps in a row had a loss or a gradient that is not finite, "
                 f"the last one on rank {ranks}; lower the learning rate"
             )
+        self._zeros = 0 if with_gradient else self._zeros + 1
+        if self._zeros > self._max_zeros:
+            raise RankError(
+                f"every gradient was exactly 0 for {self._zeros} steps in a row, on all ranks: "
+                "nothing is learned; check that the loss depends on the model's parameters and "
+                "that they require gradients"
+            )
         return agreement
 
 
-def _is_finite(loss: Tensor, gradients: Iterable[Tensor]) -> Tensor:
-    """Whether nothing is NaN or Inf, as a scalar tensor: no wait for an accelerator per gradient.
+def _largest_magnitude(gradients: Iterable[Tensor], device: torch.device) -> Tensor:
+    """Of all gradients, as a scalar tensor: no wait for an accelerator per gradient.
 
-    The largest magnitude tells it exactly: a NaN or an Inf is passed on, and a sum that overflows
+    It tells exactly whether all are finite: a NaN or an Inf is passed on, and a sum that overflows
     cannot be mistaken for one.
     """
     shards = (_own_shard(gradient) for gradient in gradients)
-    observed = [*(shard for shard in shards if shard.numel() > 0), loss.detach()]
-    return torch.nn.utils.get_total_norm(observed, norm_type=math.inf).isfinite()
+    observed = [shard for shard in shards if shard.numel() > 0]
+    if not observed:
+        return torch.zeros((), device=device)
+    return torch.nn.utils.get_total_norm(observed, norm_type=math.inf)
 
 
 def _own_shard(gradient: Tensor) -> Tensor:

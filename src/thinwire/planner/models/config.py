@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from thinwire.errors import ConfigError
+from thinwire.file_kind import read_file_text
 from thinwire.planner.workload import DTYPE_BYTES
 
 __all__ = ["ModelConfig", "read_config"]
@@ -131,7 +132,7 @@ def read_config(path: Path) -> ModelConfig:
     """
     file = path / "config.json" if path.is_dir() else path
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_file_text(file))
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"model {file}: cannot be read ({reason})") from error

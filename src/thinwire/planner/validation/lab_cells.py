@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from thinwire.errors import ConfigError, InputError
+from thinwire.file_kind import read_file_text
 from thinwire.planner.models import parse_model
 from thinwire.planner.prediction import step_s
 from thinwire.planner.request import ClusterRequest
@@ -162,7 +163,7 @@ def read_lab_cells(path: Path) -> LabReport:
         ConfigError: a hardware file, model or recipe in it is not valid.
     """
     try:
-        comparisons = json.loads(path.read_text(encoding="utf-8"))["comparisons"]
+        comparisons = json.loads(read_file_text(path))["comparisons"]
         report = LabReport(
             tuple(_comparison(name, entry, path.parent) for name, entry in comparisons.items())
         )

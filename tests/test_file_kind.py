@@ -1,0 +1,39 @@
+"""What is no regular file is named, and not waited for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from thinwire.errors import ThinwireError
+from thinwire.file_kind import read_file_text
+from thinwire.inspection.opening import open_source
+from thinwire.planner.hardware_file import read_cluster_file
+from thinwire.planner.models import parse_model
+from thinwire.planner.validation.lab_cells import read_lab_cells
+from thinwire.recipes import read_recipe
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "recipe.toml": read_recipe,
+    "cluster.toml": read_cluster_file,
+    "cells.json": read_lab_cells,
+    "config.json": lambda path: parse_model(str(path), tokens=8),
+    "model.safetensors.index.json": open_source,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_pipe_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ThinwireError, match="pipe, not a file"):
+        READERS[name](tmp_path / name)
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("ä", encoding="utf-8")
+    assert read_file_text(tmp_path / "text") == "ä"
+    with pytest.raises(OSError, match="directory"):
+        read_file_text(tmp_path)
