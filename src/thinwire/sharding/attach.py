@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.comm.agreement import require_agreement
+from thinwire.comm.agreement import refused_together, require_agreement
 from thinwire.comm.ledger import Ledger, LedgerReport
 from thinwire.comm.sender import shared_sender
 from thinwire.comm.topology import Topology, discover_topology
@@ -25,7 +25,8 @@ from thinwire.sharding.counters import watch_steps
 from thinwire.sharding.kernels import compile_in_turn
 from thinwire.sharding.plug import plug_in
 from thinwire.sharding.support import check_supported
-from thinwire.sharding.wrap import wrap_ddp, wrap_fsdp
+from thinwire.sharding.units import Unit, find_units
+from thinwire.sharding.wrap import check_wrapping, wrap_ddp, wrap_fsdp
 
 __all__ = ["compress", "compression_of", "ledger", "ledger_of", "shard"]
 
@@ -47,8 +48,8 @@ def shard(
     Args:
         model: a plain model, the same on every rank, on the device where it will run.
         recipe: what travels in which format; every rank must pass the same.
-        blocks: the modules that FSDP2 wraps one by one, a list in it as one, for small modules that
-            should travel together; by default the items of the model's outermost
+        blocks: the modules that FSDP2 wraps one by one, the same on every rank; a list in it as
+            one, for small modules that should travel together; by default the items of the model's outermost
             ``nn.ModuleList`` containers, small neighbours together as the recipe's ``group_bytes``
             says. Not for stage 0.
         mesh: the 1-D device mesh of FSDP2; by default all ranks, or those of the host if the recipe
@@ -61,35 +62,22 @@ def shard(
         the model itself: the ranks meet after every ``local_steps`` steps of its optimizer.
 
     Raises:
-        ConfigError: the recipe cannot be put into effect, or differs between ranks.
+        ConfigError: the recipe cannot be put into effect, or the recipe, the model or its blocks
+            differ between ranks. What one rank refuses is refused on all.
         StateError: ``torch.distributed`` is not initialized.
     """
-    _check_call(model, recipe)
-    wrapper = next((m for m in model.modules() if isinstance(m, _WRAPPERS)), None)
-    if wrapper is not None:
-        raise ConfigError(
-            f"the model is wrapped already ({type(wrapper).__name__}): use thinwire.compress on "
-            "it, or pass the plain model to thinwire.shard"
-        )
-    topology = _agree(model, recipe)
-    if recipe.stage == 0:
-        if blocks is not None or mesh is not None:
-            raise ConfigError(
-                "blocks and mesh are for stages 1 to 3: stage 0 is DDP, which wraps the whole "
-                "model over all ranks; leave them out"
-            )
-        if recipe.local_steps > 1:
-            _attach(model, recipe, topology, overlap=overlap)
-            return model
-        wrapped = wrap_ddp(model)
-        _attach(wrapped, recipe, topology, overlap=overlap)
-        return wrapped
-    if blocks is not None and recipe.group_bytes is not None:
-        raise ConfigError(
-            f"recipe {recipe.name}: group_bytes={recipe.group_bytes} chooses which blocks travel "
-            "together, and so does blocks=[...]; leave one of them out"
-        )
-    model = wrap_fsdp(model, recipe, topology, blocks, mesh)
+    with refused_together("thinwire.shard"):
+        _check_recipe(recipe)
+    _agree_on_recipe(recipe)
+    with refused_together("thinwire.shard"):
+        _check_support(model, recipe)
+        _check_plain(model)
+        check_wrapping(recipe, blocks, mesh)
+    topology = _agree_on_parameters(model, recipe)
+    if recipe.stage > 0:
+        model = wrap_fsdp(model, recipe, topology, blocks, mesh)
+    elif recipe.local_steps == 1:
+        model = wrap_ddp(model)
     _attach(model, recipe, topology, overlap=overlap)
     return model
 
@@ -106,35 +94,18 @@ def compress(model: nn.Module, recipe: Recipe, *, overlap: bool = True) -> None:
 
     Raises:
         ConfigError: the model is not wrapped as the recipe's stage says, the recipe cannot be put
-            into effect, or it differs between ranks.
+            into effect, or the recipe, the model or how it is wrapped differ between ranks. What
+            one rank refuses is refused on all.
         StateError: ``torch.distributed`` is not initialized.
     """
-    _check_call(model, recipe)
-    is_ddp = isinstance(model, DistributedDataParallel)
-    if is_ddp != (recipe.stage == 0):
-        wrapped, fitting = ("DDP", "stage=0") if is_ddp else ("FSDP2", "stage=1, 2 or 3")
-        raise ConfigError(
-            f"recipe {recipe.name} has stage={recipe.stage}, but for a model under {wrapped} it "
-            f"must have {fitting}"
-        )
-    if recipe.local_steps > 1:
-        raise ConfigError(
-            f"recipe {recipe.name}: local_steps={recipe.local_steps} lets ranks train on their "
-            "own, but DDP reduces at every step; use thinwire.shard on the plain model"
-        )
-    if recipe.group_bytes is not None:
-        raise ConfigError(
-            f"recipe {recipe.name}: group_bytes={recipe.group_bytes} decides how FSDP2 wraps the "
-            "model; use thinwire.shard on the plain model, or pass fully_shard lists of modules "
-            "and leave group_bytes out of the recipe"
-        )
-    if recipe.replica == "host":
-        raise ConfigError(
-            f"recipe {recipe.name}: replica={recipe.replica} decides how FSDP2 wraps the model; "
-            "use thinwire.shard on the plain model, or pass reshard_after_forward=<ranks per "
-            "host> to fully_shard and leave replica out of the recipe"
-        )
-    _attach(model, recipe, _agree(model, recipe), overlap=overlap)
+    with refused_together("thinwire.compress"):
+        _check_recipe(recipe)
+    _agree_on_recipe(recipe)
+    with refused_together("thinwire.compress"):
+        _check_support(model, recipe)
+        _check_wrapped(model, recipe)
+    topology = _agree_on_parameters(model, recipe)
+    _attach(model, recipe, topology, overlap=overlap)
 
 
 def ledger(model: nn.Module) -> LedgerReport:
@@ -172,16 +143,21 @@ def compression_of(model: nn.Module) -> Compression:
     return _compressions[model]
 
 
-def _check_call(model: nn.Module, recipe: Recipe) -> None:
+def _check_recipe(recipe: Recipe) -> None:
     if not isinstance(recipe, Recipe):
         raise ConfigError(
             f"a recipe is expected, not {recipe!r}: use thinwire.recipes.zeropp(), or "
             "thinwire.recipes.parse_recipe(text)"
         )
+
+
+def _agree_on_recipe(recipe: Recipe) -> None:
     if dist.is_initialized():
-        # before anything is refused: a rank that refused by itself would let the others wait;
         # two names for the same fields are no disagreement
         require_agreement("recipe", repr(dataclasses.replace(recipe, name="")))
+
+
+def _check_support(model: nn.Module, recipe: Recipe) -> None:
     check_supported(recipe)
     if model in _compressions:
         raise StateError(
@@ -190,7 +166,44 @@ def _check_call(model: nn.Module, recipe: Recipe) -> None:
         )
 
 
-def _agree(model: nn.Module, recipe: Recipe) -> Topology:
+def _check_plain(model: nn.Module) -> None:
+    wrapper = next((m for m in model.modules() if isinstance(m, _WRAPPERS)), None)
+    if wrapper is not None:
+        raise ConfigError(
+            f"the model is wrapped already ({type(wrapper).__name__}): use thinwire.compress on "
+            "it, or pass the plain model to thinwire.shard"
+        )
+
+
+def _check_wrapped(model: nn.Module, recipe: Recipe) -> None:
+    """Raise unless a model is wrapped as the recipe says; how it was wrapped is past changing."""
+    is_ddp = isinstance(model, DistributedDataParallel)
+    if is_ddp != (recipe.stage == 0):
+        wrapped, fitting = ("DDP", "stage=0") if is_ddp else ("FSDP2", "stage=1, 2 or 3")
+        raise ConfigError(
+            f"recipe {recipe.name} has stage={recipe.stage}, but for a model under {wrapped} it "
+            f"must have {fitting}"
+        )
+    if recipe.local_steps > 1:
+        raise ConfigError(
+            f"recipe {recipe.name}: local_steps={recipe.local_steps} lets ranks train on their "
+            "own, but DDP reduces at every step; use thinwire.shard on the plain model"
+        )
+    if recipe.group_bytes is not None:
+        raise ConfigError(
+            f"recipe {recipe.name}: group_bytes={recipe.group_bytes} decides how FSDP2 wraps the "
+            "model; use thinwire.shard on the plain model, or pass fully_shard lists of modules "
+            "and leave group_bytes out of the recipe"
+        )
+    if recipe.replica == "host":
+        raise ConfigError(
+            f"recipe {recipe.name}: replica={recipe.replica} decides how FSDP2 wraps the model; "
+            "use thinwire.shard on the plain model, or pass reshard_after_forward=<ranks per "
+            "host> to fully_shard and leave replica out of the recipe"
+        )
+
+
+def _agree_on_parameters(model: nn.Module, recipe: Recipe) -> Topology:
     """Who the ranks are, once all hold the same parameters and the recipe is in effect on them."""
     topology = discover_topology()
     listed = [
@@ -219,12 +232,25 @@ def _attach(model: nn.Module, recipe: Recipe, topology: Topology, *, overlap: bo
     if recipe.local_steps > 1:
         local_sgd.attach(model, compression)
     elif isinstance(model, DistributedDataParallel):
-        ddp.attach(model, compression)
+        with refused_together("the hook that compresses gradients"):
+            ddp.attach(model, compression)
     else:
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()  # the sharded form of a parameter tells its global shape
-        plug_in(model, compression)
+        plug_in(_agreed_units(model, recipe), model, compression)
     if not recipe.is_uncompressed:
         watch_steps(model, compression.count_step)
     _compressions[model] = compression
+
+
+def _agreed_units(model: nn.Module, recipe: Recipe) -> list[Unit]:
+    """The FSDP2 modules of a model, once all ranks have wrapped the same parameters together.
+
+    Buffers of other sizes than the peers expect would end the process, not raise.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()  # the sharded form of a parameter tells its global shape
+    with refused_together("the way in which the model is wrapped"):
+        units = find_units(model, recipe)
+    divided = [(unit.name, [member.description for member in unit.members]) for unit in units]
+    require_agreement("division of the model into blocks that FSDP2 wraps", repr(divided))
+    return units

@@ -22,20 +22,21 @@ from thinwire.sharding.fsdp import (
 )
 from thinwire.sharding.hybrid import CompressedAverage, pieces_across, plug_in_averages
 from thinwire.sharding.replica import ReplicaAllGather, Residents
-from thinwire.sharding.units import Unit, find_units
+from thinwire.sharding.units import Unit
 
 __all__ = ["plug_in"]
 
 FP32 = parse_format("fp32")
 
 
-def plug_in(model: nn.Module, compression: Compression) -> None:
+def plug_in(units: list[Unit], model: nn.Module, compression: Compression) -> None:
     """Set the two sockets of every FSDP2 module of a model, and under ``hybrid`` the third.
 
     An uncompressed recipe runs through PyTorch's own collectives, counted. Once one direction is
     compressed both run through ours, a format as wide as the buffer being sent as it is.
 
     Args:
+        units: what :func:`thinwire.sharding.units.find_units` returned, the same on every rank.
         model: a model whose FSDP2 modules are sharded now.
         compression: what all sockets share.
 
@@ -44,7 +45,6 @@ def plug_in(model: nn.Module, compression: Compression) -> None:
             how the model is sharded.
     """
     recipe = compression.recipe
-    units = find_units(model, recipe)
     _refuse_native_hybrid(units, compression)
     compression.num_shards = _num_shards(units)
     averages = plug_in_averages(units, compression) if recipe.hybrid else {}

@@ -67,6 +67,12 @@ class Member:
         return self.parameter.requires_grad
 
     @property
+    def description(self) -> tuple[object, ...]:
+        """What must be equal on every rank for buffers to fit."""
+        dealt = self.piece_numel, self.world_size, self.is_replicated
+        return self.name, tuple(self.shape), str(self.dtype), *dealt
+
+    @property
     def sharded(self) -> DTensor | None:
         """The sharded parameter, or ``None`` while it is whole."""
         parameter = self.parameter

@@ -11,15 +11,43 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from thinwire.comm.agreement import refused_together
 from thinwire.comm.topology import Topology
 from thinwire.errors import ConfigError
 from thinwire.recipe import Recipe
 from thinwire.sharding.blocks import find_blocks, gather_for_every_one
 from thinwire.sharding.hybrid import mesh_within_host
 
-__all__ = ["wrap_ddp", "wrap_fsdp"]
+__all__ = ["check_wrapping", "wrap_ddp", "wrap_fsdp"]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def check_wrapping(
+    recipe: Recipe,
+    blocks: Sequence[nn.Module | list[nn.Module]] | None,
+    mesh: DeviceMesh | None,
+) -> None:
+    """Raise if a model could not be wrapped as the recipe and the caller ask for together.
+
+    Raises:
+        ConfigError: ``blocks`` or ``mesh`` contradict the recipe.
+    """
+    if recipe.stage == 0 and (blocks is not None or mesh is not None):
+        raise ConfigError(
+            "blocks and mesh are for stages 1 to 3: stage 0 is DDP, which wraps the whole "
+            "model over all ranks; leave them out"
+        )
+    if blocks is not None and recipe.group_bytes is not None:
+        raise ConfigError(
+            f"recipe {recipe.name}: group_bytes={recipe.group_bytes} chooses which blocks travel "
+            "together, and so does blocks=[...]; leave one of them out"
+        )
+    if mesh is not None and recipe.hybrid:
+        raise ConfigError(
+            "mesh and hybrid=true: hybrid shards over the ranks of each host, so there is no mesh "
+            "to choose; leave one of them out"
+        )
 
 
 def wrap_ddp(model: nn.Module) -> DistributedDataParallel:
@@ -49,7 +77,20 @@ def wrap_fsdp(
             parameter has no dimension or no elements.
     """
     if recipe.hybrid:
-        mesh = _hybrid_mesh(model, topology, mesh)
+        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        mesh = mesh_within_host(topology, device.type)
+    with refused_together("the way in which the model is to be wrapped"):
+        _fully_shard(model, recipe, topology, blocks, mesh)
+    return model
+
+
+def _fully_shard(
+    model: nn.Module,
+    recipe: Recipe,
+    topology: Topology,
+    blocks: Sequence[nn.Module | list[nn.Module]] | None,
+    mesh: DeviceMesh | None,
+) -> None:
     _prepare_parameters(model, recipe)
     if blocks is None:
         blocks = find_blocks(model, recipe.grouped_bytes, DTYPES[recipe.compute].itemsize)
@@ -57,7 +98,7 @@ def wrap_fsdp(
         warnings.warn(
             "no nn.ModuleList of blocks was found, so the whole model becomes one FSDP2 module "
             "and all its parameters are whole at once; pass blocks=[...] to thinwire.shard",
-            stacklevel=3,
+            stacklevel=4,
         )
     reduce_dtype = DTYPES[recipe.grads] if recipe.is_uncompressed else torch.float32
     policy = MixedPrecisionPolicy(param_dtype=DTYPES[recipe.compute], reduce_dtype=reduce_dtype)
@@ -66,18 +107,6 @@ def wrap_fsdp(
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
         if isinstance(module, list):
             gather_for_every_one(module)
-    return model
-
-
-def _hybrid_mesh(model: nn.Module, topology: Topology, mesh: DeviceMesh | None) -> DeviceMesh:
-    """The mesh of the host's ranks, on the device where the model is."""
-    if mesh is not None:
-        raise ConfigError(
-            "mesh and hybrid=true: hybrid shards over the ranks of each host, so there is no mesh "
-            "to choose; leave one of them out"
-        )
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    return mesh_within_host(topology, device.type)
 
 
 def _prepare_parameters(model: nn.Module, recipe: Recipe) -> None:
