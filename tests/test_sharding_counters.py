@@ -131,7 +131,8 @@ def test_counters_go_on_where_they_were() -> None:
     assert (resumed["steps"], resumed["passes"], resumed["unknown"]) == (2, 1, 0)
     counters.commit()
     counters.count("steps")
+    assert (counters.count_for_good("passes"), counters.count_for_good("passes")) == (1, 2)
     counters.undo()
-    assert counters["steps"] == 2
+    assert (counters["steps"], counters["passes"]) == (2, 3)
     with pytest.raises(StateError, match="is no count"):
         resumed.load({"steps": torch.ones(2)})

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire as tw
 from small_models import draw_tokens, make_model, token_loss
+from thinwire.errors import StateError
 from thinwire.recipes import parse_recipe
 from thinwire.train.finite import FiniteCheck
 from world import run_world
@@ -21,6 +25,26 @@ TEXTS = [
     f"zero3:{INT4}:weights=fp32:feedback=true:grads_within=int8/64:residual_average=0.5",
     f"zero3:{INT4}:weights=fp32",
     "ddp:grads=lowrank=2:min_numel=0:feedback=true",
+    # a skipped step's forward pass sends the deltas of the step before: these stay sent
+    "thin:weights=int3/32+stochastic:grads=int4/32+stochastic:min_numel=0:compute=fp32",
+    "thin:weights=int3/32+stochastic:grads=fp32:replica=host/bf16:min_numel=0:compute=fp32",
+]
+# where early micro-batches leave something: within the host, whole, or in what is reduced already
+EARLY_TEXTS = [
+    f"thin:{INT4}:accumulate=within",
+    f"thin:{INT4}:accumulate=keep:stage=2",
+    f"thin:{INT4}:accumulate=keep",
+    f"hsdp:{INT4}:accumulate=within:feedback=true",
+    "zero3:hybrid=true:accumulate=within",
+    "zero2:compute=fp32:accumulate=within",
+    f"zero3:{INT4}:grads_within=int8/64:accumulate=within:feedback=true",
+    "zero2:compute=fp32:weights=fp32:accumulate=within:staleness=1",
+    "zero1:compute=fp32",
+    "zero2:compute=bf16:accumulate=keep",
+    "zero3:compute=fp32:accumulate=keep",
+    "zero3:compute=bf16:accumulate=keep",  # what is kept is fp32, weights are not
+    f"zero3:{INT4}:feedback=true",
+    f"ddp:{INT4}:accumulate=keep:feedback=true",
 ]
 POISONED = 2  # the step whose gradient is not finite, on rank 1 only
 
@@ -75,7 +99,7 @@ def skip_body(rank: int, size: int, text: str) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_skipped_step_leaves_no_trace(text: str) -> None:
-    per_host = 2 if "grads_within" in text else 1
+    per_host = 2 if "grads_within" in text or "replica=host" in text else 1
     for skipped, steady in run_world(skip_body, 2 * per_host, text, ranks_per_host=per_host):
         assert torch.equal(skipped, steady)
 
@@ -88,6 +112,54 @@ def forgetful_body(rank: int, size: int) -> bool:
 def test_what_is_not_kept_cannot_be_taken_back() -> None:
     """The test above can fail."""
     assert run_world(forgetful_body, 2) == [False, False]
+
+
+def train_in_two(model: nn.Module, rank: int, *, give_up: bool) -> Tensor:
+    """Steps of two micro-batches; one more is given up after the first, which is far too large."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    for step in range(4):
+        if step == POISONED and give_up:
+            with tw.accumulate(model, is_last=False):
+                (1000 * token_loss(model, draw_tokens(100, rank))).backward()  # type: ignore[no-untyped-call]
+            tw.skip_step(model)
+            optimizer.zero_grad()
+        for micro in range(2):
+            with tw.accumulate(model, is_last=micro == 1):
+                reduce(model, 2 * step + micro, rank)
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cat([whole(parameter).flatten() for parameter in model.parameters()])
+
+
+def early_body(rank: int, size: int) -> list[str]:
+    return [
+        text
+        for text in EARLY_TEXTS
+        if not torch.equal(
+            train_in_two(tw.shard(make_model(), parse_recipe(text)), rank, give_up=True),
+            train_in_two(tw.shard(make_model(), parse_recipe(text)), rank, give_up=False),
+        )
+    ]
+
+
+def test_a_step_given_up_between_micro_batches_leaves_no_trace() -> None:
+    assert run_world(early_body, 4, ranks_per_host=2) == [[]] * 4
+
+
+def hidden_body(rank: int, size: int) -> None:
+    for name in ("_fsdp_param_groups", "unsharded_accumulated_grad"):
+        model = tw.shard(make_model(), parse_recipe("zero3:compute=fp32:accumulate=keep"))
+        assert isinstance(model, FSDPModule)
+        state = model._get_fsdp_state()
+        parameter = state._fsdp_param_groups[0].fsdp_params[0]
+        (state if hasattr(state, name) else parameter).__delattr__(name)
+        told = pytest.raises(StateError, match="use accumulate=sync or accumulate=within")
+        with mock.patch.object(FSDPModule, "reshard"), told:
+            tw.skip_step(model)
+
+
+def test_gradients_that_cannot_be_found_are_not_passed_over() -> None:
+    run_world(hidden_body, 2)
 
 
 def frozen_body(rank: int, size: int) -> tuple[Tensor, Tensor]:

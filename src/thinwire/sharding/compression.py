@@ -20,6 +20,7 @@ from thinwire.recipe import Recipe
 from thinwire.rules import FormatRule, FormatSource
 from thinwire.sharding.adaptation import Adaptation
 from thinwire.sharding.counters import Counters
+from thinwire.sharding.held import HeldSum
 from thinwire.sharding.late import LateGradients
 from thinwire.sharding.units import Unit
 from thinwire.wire.feedback import NO_FEEDBACK, OpenFeedback, ResidualPolicy, Residuals
@@ -72,6 +73,7 @@ class Compression:
         divisor: by what FSDP2 has sums of gradients divided, if not by the number of ranks.
         stays_within: whether gradients stay within the host, since the micro-batch under way is not
             the last of its step.
+        held_sums: what early micro-batches left within the host, of all sockets.
         stores: what else goes into a checkpoint, by name. Nothing in there may keep the model
             alive.
     """
@@ -90,6 +92,7 @@ class Compression:
     num_shards: int = 1
     divisor: float | None = None
     stays_within: bool = False
+    held_sums: list[HeldSum] = field(default_factory=list)
     stores: dict[str, Store] = field(default_factory=dict)
     _rule: FormatRule = field(init=False)
     _rule_within: FormatRule | None = field(init=False)
@@ -142,8 +145,15 @@ class Compression:
             self.adaptation.end_step(self.counters[STEPS], device)
         self.choose_formats()
 
+    def new_held_sum(self) -> HeldSum:
+        """A place for what a socket's early micro-batches leave within the host."""
+        self.held_sums.append(HeldSum())
+        return self.held_sums[-1]
+
     def undo_step(self) -> None:
         """Be as before the step under way, as far as the recipe has that kept."""
+        for held in self.held_sums:
+            held.drop()
         if self.late is not None:
             return  # what a step changes is in use, or still to come, when it is skipped
         for memory in self._memories():

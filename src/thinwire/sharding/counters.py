@@ -32,6 +32,12 @@ class Counters:
         self._counts[name] = before + 1
         return before
 
+    def count_for_good(self, name: str) -> int:
+        """Count what stays done if the step under way is not taken; otherwise as :meth:`count`."""
+        before = self.count(name)
+        self._committed[name] = before + 1
+        return before
+
     def commit(self) -> None:
         """The step under way was taken: its counts stay."""
         self._committed = dict(self._counts)

@@ -33,7 +33,6 @@ from thinwire.errors import ConfigError
 from thinwire.recipe import Recipe
 from thinwire.rules import FormatRule
 from thinwire.sharding.compression import Compression
-from thinwire.sharding.held import HeldSum
 from thinwire.sharding.late import LateGradients
 from thinwire.sharding.units import CAST_NAMES, Member, Unit, cast_format
 from thinwire.wire.key import Key
@@ -159,7 +158,7 @@ class CompressedReduceScatter(Socket):
     ) -> None:
         super().__init__(unit, compression)
         self._hand_over = hand_over
-        self._held = HeldSum()
+        self._held = compression.new_held_sum()
 
     def __call__(
         self,

@@ -26,3 +26,7 @@ class HeldSum:
         """What is held, to be added to the last micro-batch's gradients; nothing is held then."""
         held, self._held = self._held, None
         return held
+
+    def drop(self) -> None:
+        """Forget what is held: its step is given up."""
+        self._held = None

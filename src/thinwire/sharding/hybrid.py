@@ -40,7 +40,6 @@ from thinwire.comm.topology import Peers, Topology
 from thinwire.errors import ConfigError, StateError
 from thinwire.sharding.compression import Compression
 from thinwire.sharding.fsdp import Socket
-from thinwire.sharding.held import HeldSum
 from thinwire.sharding.slots import collect, deal_out
 from thinwire.sharding.units import Unit, cast_format
 from thinwire.wire.feedback import Feedback
@@ -70,7 +69,7 @@ class StockAverage(Socket):
     def __init__(self, unit: Unit, compression: Compression, across: Peers) -> None:
         super().__init__(unit, compression)
         self._across = across
-        self._held = HeldSum()
+        self._held = compression.new_held_sum()
 
     def __call__(self, reduced: Tensor) -> None:
         """Average the gradients of the own shard over the hosts, in place, as they are."""
@@ -100,7 +99,7 @@ class CompressedAverage(Socket):
         self._levels = levels
         self._feedback = _AcrossHosts(compression.feedback)
         self._reduction: tuple[Job, Tensor] | None = None
-        self._held = HeldSum()
+        self._held = compression.new_held_sum()
         # by the layout within the host, which changes where formats are chosen anew
         self._layouts: weakref.WeakKeyDictionary[ShardLayout, ShardLayout] = (
             weakref.WeakKeyDictionary()

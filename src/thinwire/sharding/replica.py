@@ -118,7 +118,9 @@ class ReplicaAllGather(Socket):
         """Send what the ranks agreed on, beside compute if there is a sender."""
         counters, updates = self.compression.counters, f"updates of {self.unit.name}"
         # a restored row is sent as it is, and a run that was not interrupted does not send it
-        num_updates = counters[updates] if change == Change.RESTORE else counters.count(updates)
+        is_counted = change != Change.RESTORE
+        # for good: what is sent is what the step before changed, and replicas keep it
+        num_updates = counters.count_for_good(updates) if is_counted else counters[updates]
         key = self.key(DELTAS, num_updates)
         job, sender = self.resident.update(change, key), self.compression.delta_sender
         if sender is None:
