@@ -52,6 +52,13 @@ def test_the_gradient_that_overfills_a_bucket_is_in_it() -> None:
     assert root.reduce_s == pytest.approx(0.25 + 2 * 2.0)
 
 
+@pytest.mark.parametrize("numels", [(), (0,), (0, 0)])
+def test_a_layer_without_parameters_still_computes(numels: tuple[int, ...]) -> None:
+    root, parts = in_buckets(ROOT, [run("h", *numels), run("i", 1000)], element_bytes=4)
+    assert sum(part.backward_s for part in parts) == pytest.approx(2 * 1.0)
+    assert root.reduce_s == pytest.approx(0.25 + 2.0)
+
+
 def test_layers_that_fill_buckets_alone_stay_a_run() -> None:
     runs = [run("h", BUCKET_BYTES, count=96)]
     root, parts = in_buckets(ROOT, runs, element_bytes=4)

@@ -142,17 +142,30 @@ def test_the_folder_of_a_page_is_made(verb: list[str], tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["page.html"]
 
 
-@pytest.mark.parametrize("given", ["cluster", "model", "model's folder", "recipe"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "cluster",
+        "model",
+        "model between blanks",
+        "model's folder",
+        "recipe",
+        "recipe after a blank",
+    ],
+)
 def test_a_plan_is_not_written_over_what_it_is_made_from(
     given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    read = tmp_path / ("cluster.toml" if given == "cluster" else "config.json")
+    is_toml = given.startswith(("cluster", "recipe"))
+    read = tmp_path / ("read.toml" if is_toml else "config.json")
     read.write_text("kept")
     options = {
         "cluster": ["--model", "1M", "--cluster", str(read)],
         "model": ["--model", str(read)],
+        "model between blanks": ["--model", f" {read} "],
         "model's folder": ["--model", str(tmp_path)],
         "recipe": ["--model", "1M", "--recipes", f"zero3,{read}"],
+        "recipe after a blank": ["--model", "1M", "--recipes", f"zero3, {read}"],
     }
     assert main(["plan", *options[given], "--html", str(read)]) == 2
     assert "would be overwritten" in capsys.readouterr().err

@@ -33,6 +33,7 @@ __all__ = [
     "parse_recipe",
     "parse_recipes",
     "qsdp",
+    "recipe_files",
     "sdp4bit",
     "thin",
     "zero1",
@@ -226,6 +227,12 @@ def parse_recipes(text: str) -> tuple[Recipe, ...]:
     if twice:
         raise ConfigError(f"recipe {twice[0]!r} is listed twice: name each recipe once")
     return tuple(parse_recipe(item) for item in items)
+
+
+def recipe_files(text: str) -> tuple[Path, ...]:
+    """The files that :func:`parse_recipes` reads for a text."""
+    items = (item.strip() for item in text.split(","))
+    return tuple(Path(item) for item in items if item.endswith(".toml"))
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -137,7 +137,7 @@ def compare(  # noqa: PLR0913 - typer reads the options from the signature
     from thinwire.cli.comparison_view import ComparisonProgress, print_comparison
     from thinwire.output_path import prepare_output
     from thinwire.quantities import parse_bit_rate
-    from thinwire.recipes import parse_recipes
+    from thinwire.recipes import parse_recipes, recipe_files
     from thinwire.train import compare as comparing
     from thinwire.train.machine import describe_machine
     from thinwire.train.prediction import PlannedSteps
@@ -159,8 +159,7 @@ def compare(  # noqa: PLR0913 - typer reads the options from the signature
         device=device,
     )
     if html is not None:
-        files = [Path(name) for name in recipes.split(",") if name]
-        prepare_output(html, inputs=[Path(model), data, cluster, *files])
+        prepare_output(html, inputs=[Path(model), data, cluster, *recipe_files(recipes)])
     predict: comparing.Predictor = comparing.no_prediction
     if cluster is not None:
         predict = PlannedSteps(cluster, request)

@@ -158,11 +158,11 @@ def plan(  # noqa: PLR0913 - typer reads the options from the signature
     from thinwire.planner.candidates import grid, named_recipes
     from thinwire.planner.ranking import make_plan
     from thinwire.planner.request import ClusterRequest, PlanRequest
-    from thinwire.recipes import parse_recipes
+    from thinwire.recipes import parse_recipes, recipe_files
 
     if html is not None:
-        files = [Path(name) for name in (recipes or "").split(",") if name]
-        prepare_output(html, inputs=[Path(model), cluster, *files])
+        files = recipe_files(recipes or "")
+        prepare_output(html, inputs=[Path(model.strip()), cluster, *files])
     request = PlanRequest(
         model=model,
         seq=seq,

@@ -79,9 +79,13 @@ def _parts(
     times: LayerTimes, layer: Layer, element_bytes: int, bucket: _Bucket
 ) -> Iterator[LayerTimes]:
     """One layer in the order of backward, cut where a bucket is full."""
+    whole = layer.numel
+    if not whole:  # nothing to reduce, yet it computes
+        yield replace(times, reduce_s=0.0)
+        return
     share = 0.0
     for parameter in reversed(layer.parameters):
-        part = parameter.numel / layer.numel
+        part = parameter.numel / whole
         share += part
         if bucket.is_full_after(element_bytes * parameter.numel, part * times.reduce_s):
             yield _scaled(times, share, reduce_s=bucket.empty())
