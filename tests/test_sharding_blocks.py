@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 import thinwire as tw
-from small_models import Residual, make_model, train
+from small_models import Residual, draw_tokens, make_model, train
 from thinwire.errors import ConfigError
 from thinwire.recipes import parse_recipe
 from thinwire.sharding.blocks import find_blocks, gather_for_every_one
@@ -37,9 +37,9 @@ class Stack(nn.Module):
         self.head = nn.Linear(WIDTH, 65)
         self._recomputed = recomputed
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, order: Iterable[int] = range(5)) -> Tensor:
         x = self.embed(tokens)
-        for block in self.blocks:
+        for block in (self.blocks[index] for index in order):
             x = checkpoint(block, x, use_reentrant=False) if self._recomputed else block(x)
         out: Tensor = self.head(x)
         return out
@@ -231,6 +231,71 @@ def test_blocks_run_in_any_order() -> None:
                 # sums of a few terms, each to 2**-23; without two parts there is one way to sum
                 tolerance = 1e-6 if len(case[0]) > len(set(case[0])) else 0.0
                 assert (found - expected).abs().max() <= tolerance * expected.abs().max(), case
+
+
+EVERY = tuple(range(5))
+# by use: the blocks that run in every step
+USES: dict[str, list[tuple[int, ...]]] = {
+    "all": [EVERY] * 4,
+    "reversed": [EVERY, EVERY[::-1], EVERY, EVERY],
+    "left out": [EVERY, (0, 1, 3, 4), EVERY, EVERY],
+    "not yet run": [(0, 1, 3, 4), EVERY, EVERY, EVERY],
+    "run twice": [EVERY, (0, 0, 1, 2, 3, 4), EVERY, EVERY],
+    "written": [EVERY] * 4,
+}
+TRAINED = {
+    "drawn": "zero2:grads=int4/32+stochastic:weights=int8/32+shift",
+    "feedback": "zero3:weights=fp32:grads=int4/32:feedback=true",
+    "replica": "thin:weights=int4/32:grads=int4/32",
+}
+# what the page on recipes says of groups; all else is the same to the bit
+OTHERWISE = {
+    ("drawn", "not yet run"),
+    *((name, "run twice") for name in ("drawn", "feedback")),
+    *(("replica", use) for use in ("left out", "not yet run", "written")),
+}
+
+
+def trained(model: nn.Module, use: str, rank: int) -> Tensor:
+    """The weights after some steps of a use."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step, order in enumerate(USES[use]):
+        if use == "written" and step == 2:
+            with torch.no_grad():
+                for parameter in model.get_submodule("blocks.2").parameters():
+                    parameter.mul_(1.4)
+        tokens = draw_tokens(step, rank)
+        logits = model(tokens[:, :-1], order).flatten(0, 1)
+        torch.autograd.backward(nn.functional.cross_entropy(logits, tokens[:, 1:].flatten()))
+        optimizer.step()
+        optimizer.zero_grad()
+    parameters = [p.detach() for p in model.parameters()]
+    return torch.cat([p.full_tensor().flatten() for p in parameters if isinstance(p, DTensor)])
+
+
+def uses_body(rank: int, size: int) -> set[tuple[str, str]]:
+    """The recipes and uses in which groups make a difference."""
+    found = set()
+    for name, text in TRAINED.items():
+        for use in USES:
+            alone, grouped = (
+                trained(
+                    tw.shard(
+                        Stack(), parse_recipe(f"{text}:compute=fp32:min_numel=0:group_bytes={n}")
+                    ),
+                    use,
+                    rank,
+                )
+                for n in (0, 2**20)
+            )
+            if not torch.equal(alone, grouped):
+                found.add((name, use))
+    return found
+
+
+def test_groups_make_a_difference_only_where_the_page_says_so() -> None:
+    for found in run_world(uses_body, 2):
+        assert found == OTHERWISE
 
 
 def stock_failure_body(rank: int, size: int) -> None:
