@@ -113,20 +113,37 @@ class Adaptation:
         bits = [self._adaptive.format_of(name).bits for name in self._adaptive.names]
         return {"bits": torch.tensor(bits)}
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what :meth:`state` returned.
+    def check(self, state: Mapping[str, Tensor]) -> None:
+        """Raise unless a state is one of such bits.
 
         Raises:
-            StateError: the bits are not those of this model's parameters.
+            StateError: the bits are not those of this model's parameters, or there is no candidate
+                of as many.
         """
         bits = state.get("bits")
-        if bits is None or bits.shape != (len(self._adaptive.names),):
+        if bits is None or bits.shape != (len(self._adaptive.names),) or bits.is_floating_point():
             raise StateError(
                 f"the state does not hold the bits of {len(self._adaptive.names)} parameters: "
                 "load it into the model that it was saved from, with the same recipe"
             )
+        candidates = {fmt.bits for fmt in self._adaptive.candidates}
+        unknown = sorted(set(bits.tolist()) - candidates)
+        if unknown:
+            raise StateError(
+                f"the state's gradients have {unknown[0]} bits, and the candidates are of "
+                f"{sorted(candidates)} bits: load it into a model with the recipe that it was "
+                "saved with"
+            )
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what :meth:`state` returned.
+
+        Raises:
+            StateError: see :meth:`check`.
+        """
+        self.check(state)
         by_bits = {fmt.bits: fmt for fmt in self._adaptive.candidates}
-        self._adaptive.take([by_bits[int(number)] for number in bits])
+        self._adaptive.take([by_bits[int(number)] for number in state["bits"]])
         self.formats = self._present()
 
     def _is_due(self, num_steps: int) -> bool:

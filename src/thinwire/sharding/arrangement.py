@@ -10,6 +10,7 @@ from torch import Tensor
 
 from thinwire.comm.topology import even_ranks_per_host
 from thinwire.errors import StateError
+from thinwire.recipe import Recipe
 from thinwire.sharding.compression import Compression
 
 __all__ = ["ARRANGEMENT", "HOSTS", "Arrangement"]
@@ -54,16 +55,28 @@ class Arrangement:
             StateError: it is no state of compression.
         """
         hosts, num_shards = state.get(HOSTS), state.get(f"{ARRANGEMENT}/num_shards")
-        if hosts is None or num_shards is None or hosts.dim() != 1:
+        divisor = state.get(f"{ARRANGEMENT}/divisor")
+        if (
+            hosts is None
+            or num_shards is None
+            or not (_is_whole(hosts, 1) and _are_hosts(hosts.tolist()))
+            or not (_is_whole(num_shards, 0) and num_shards >= 0)
+            or (divisor is not None and (divisor.numel() != 1 or divisor <= 0))
+        ):
             raise StateError(
                 "this is no compression state: pass what thinwire.compression_state returned"
             )
-        divisor = state.get(f"{ARRANGEMENT}/divisor")
         return cls(
             hosts=tuple(int(host) for host in hosts.tolist()),
             num_shards=int(num_shards),
             divisor=None if divisor is None else float(divisor),
         )
+
+    def usual_shards(self, recipe: Recipe) -> int:
+        """The ranks that share rows of every parameter where all ranks train one model."""
+        if recipe.hybrid:
+            return self.size // self.num_hosts
+        return self.size if recipe.stage else 1
 
     def state(self) -> dict[str, Tensor]:
         """Entries of a state, from which :meth:`read` makes it again."""
@@ -93,3 +106,12 @@ class Arrangement:
 
     def __str__(self) -> str:
         return f"{self.size} ranks on {self.num_hosts} hosts"
+
+
+def _is_whole(tensor: Tensor, dim: int) -> bool:
+    return tensor.dtype == torch.int64 and tensor.dim() == dim
+
+
+def _are_hosts(hosts: list[int]) -> bool:
+    """Whether there is a host, and hosts are counted from 0 in the order of the ranks."""
+    return bool(hosts) and list(dict.fromkeys(hosts)) == list(range(max(hosts) + 1))

@@ -49,9 +49,9 @@ def shard(
         model: a plain model, the same on every rank, on the device where it will run.
         recipe: what travels in which format; every rank must pass the same.
         blocks: the modules that FSDP2 wraps one by one, the same on every rank; a list in it as
-            one, for small modules that should travel together; by default the items of the model's outermost
-            ``nn.ModuleList`` containers, small neighbours together as the recipe's ``group_bytes``
-            says. Not for stage 0.
+            one, for small modules that should travel together; by default the items of the model's
+            outermost ``nn.ModuleList`` containers, small neighbours together as the recipe's
+            ``group_bytes`` says. Not for stage 0.
         mesh: the 1-D device mesh of FSDP2; by default all ranks, or those of the host if the recipe
             is hybrid. Not for stage 0.
         overlap: on CPUs, send beside compute in a thread of its own; the numbers are the same

@@ -37,6 +37,9 @@ class Store(Protocol):
     def state(self) -> dict[str, Tensor]:
         """All there is to keep, as plain tensors by name; not copies."""
 
+    def check(self, state: Mapping[str, Tensor]) -> None:
+        """Raise StateError unless :meth:`load` could continue from a state. Changes nothing."""
+
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what :meth:`state` returned, without keeping its tensors."""
 

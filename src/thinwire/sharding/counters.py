@@ -50,18 +50,26 @@ class Counters:
         """All counts, each an int64 scalar."""
         return {name: torch.tensor(count) for name, count in self._counts.items()}
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what :meth:`state` returned.
+    def check(self, state: Mapping[str, Tensor]) -> None:
+        """Raise unless a state is one of counts.
 
         Raises:
-            StateError: an entry is no whole number.
+            StateError: an entry is no whole number, or negative.
         """
         for name, count in state.items():
-            if count.dim() or count.dtype != torch.int64:
+            if count.dim() or count.dtype != torch.int64 or count < 0:
                 raise StateError(
                     f"{name!r} ({count.dtype}, shape {tuple(count.shape)}) is no count: pass what "
                     "thinwire.compression_state returned"
                 )
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what :meth:`state` returned.
+
+        Raises:
+            StateError: see :meth:`check`.
+        """
+        self.check(state)
         self._counts = {name: int(count) for name, count in state.items()}
         self.commit()
 

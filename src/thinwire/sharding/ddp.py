@@ -118,6 +118,8 @@ def attach(model: DistributedDataParallel, compression: Compression) -> None:
             "bf16 or fp16, and cannot be compressed; convert the model, or use recipe ddp"
         )
     peers = compression.topology.peers(model.process_group)
+    if peers.size < compression.topology.size:
+        compression.num_shards = 0  # several groups, each with gradients of its own
     compression.adapt(recipe_pieces(model.module, compression.recipe, peers.size), peers)
     hook = (
         StockHook(model, compression.topology, compression.ledger)

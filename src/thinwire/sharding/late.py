@@ -90,6 +90,9 @@ class LateGradients:
         self.finish()
         return {name: late.gradient for name, late in self._kept.items()}
 
+    def check(self, state: Mapping[str, Tensor]) -> None:
+        """Take any state of tensors: sizes depend on how parameters are cut, see ``soundness``."""
+
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what :meth:`state` returned."""
         self._kept = {name: _Late(tensor.clone(), None) for name, tensor in state.items()}

@@ -128,16 +128,21 @@ class LocalSteps:
                 state[f"momentum/{name}"] = momentum
         return state
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what :meth:`state` returned.
+    def check(self, state: Mapping[str, Tensor]) -> None:
+        """Raise unless a state is one of this model's anchor and momentum.
 
         Raises:
-            StateError: an entry is missing, unknown, or has another shape than its parameter.
+            StateError: an entry is missing, unknown, of another dtype, or has another shape than
+                its parameter.
         """
         for entry, tensor in state.items():
             kind, _, name = entry.partition("/")
             anchor = self._anchor.get(name)
-            if kind not in ("anchor", "momentum") or anchor is None or anchor.shape != tensor.shape:
+            if (
+                kind not in ("anchor", "momentum")
+                or anchor is None
+                or (anchor.shape, anchor.dtype) != (tensor.shape, tensor.dtype)
+            ):
                 raise StateError(
                     f"{entry!r} of shape {tuple(tensor.shape)} is not the anchor or momentum of a "
                     "trained parameter: load the state into the model that it was saved from"
@@ -148,11 +153,27 @@ class LocalSteps:
                 f"the state holds no anchor of parameter {missing[0]}, which is trained now: "
                 "freeze what was frozen when it was saved before thinwire.shard"
             )
+        has_momentum = {entry.partition("/")[2] for entry in state if entry.startswith("momentum/")}
+        if has_momentum and has_momentum != self._anchor.keys():
+            raise StateError(
+                f"the state holds no momentum of parameter "
+                f"{min(self._anchor.keys() - has_momentum)}, but of others: pass what "
+                "thinwire.compression_state returned"
+            )
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what :meth:`state` returned.
+
+        Raises:
+            StateError: see :meth:`check`.
+        """
+        self.check(state)
         for name, anchor in self._anchor.items():
             anchor.copy_(state[f"anchor/{name}"])
             momentum = state.get(f"momentum/{name}")
-            if momentum is not None:
-                self._outer.state[anchor]["momentum_buffer"] = momentum.clone()
+            self._outer.state[anchor]["momentum_buffer"] = (
+                None if momentum is None else momentum.clone()
+            )
 
     def _average(self) -> None:
         """Average the anchor's gradients over the ranks, group by group."""

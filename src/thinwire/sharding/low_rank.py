@@ -95,8 +95,8 @@ class RightFactors:
         """All factors by parameter; the tensors themselves, not copies."""
         return dict(self._factors)
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what :meth:`state` returned.
+    def check(self, state: Mapping[str, Tensor]) -> None:
+        """Raise unless a state is one of factors.
 
         Raises:
             StateError: an entry is no matrix of float32.
@@ -107,6 +107,14 @@ class RightFactors:
                     f"{name!r} ({factor.dtype}, shape {tuple(factor.shape)}) is no right factor: "
                     "pass what thinwire.compression_state returned"
                 )
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what :meth:`state` returned.
+
+        Raises:
+            StateError: see :meth:`check`.
+        """
+        self.check(state)
         self._factors = {name: factor.clone() for name, factor in state.items()}
         self.commit()
 

@@ -175,8 +175,7 @@ class Redistribution:
     def _check_arrangements(self) -> None:
         recipe = self._compression.recipe
         for ranks, arrangement in (("saved it", self._saved), ("load it", self._present)):
-            per_host = arrangement.size // arrangement.num_hosts
-            expected = per_host if recipe.hybrid else arrangement.size if recipe.stage else 1
+            expected = arrangement.usual_shards(recipe)
             if arrangement.num_shards != expected:
                 raise StateError(
                     f"the state is that of {self._saved}, and can be dealt out to {self._present} "
@@ -195,6 +194,12 @@ class Redistribution:
     def _check_completeness(self, state: Mapping[str, Tensor]) -> None:
         present = {rank for rank, _, _, _ in _entries(state)}
         missing = sorted(set(range(self._saved.size)) - present)
+        more = sorted(present - set(range(self._saved.size)))
+        if more:
+            raise StateError(
+                f"the state is that of {self._saved}, but holds entries of rank {more[0]}: join "
+                "files of one run only, and pass what thinwire.compression_state returned there"
+            )
         if present and missing:
             raise StateError(
                 f"the state is that of {self._saved}, and dealing it out to {self._present} takes "

@@ -149,6 +149,12 @@ class _Kept:
         socket.wait()
         return socket.resident.state()
 
+    def check(self, state: Mapping[str, Tensor]) -> None:
+        """See :meth:`Resident.check`."""
+        socket = self._socket()
+        if socket is not None:
+            socket.resident.check(state)
+
     def load(self, state: Mapping[str, Tensor]) -> None:
         """See :meth:`Resident.load`."""
         socket = self._socket()

@@ -176,24 +176,42 @@ class Resident:
         """The own row, and the shard that the replica was last told of; nothing before that."""
         return {} if self._sent is None else {"row": self._own_row, "sent": self._sent}
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what :meth:`state` returned.
+    def check(self, state: Mapping[str, Tensor]) -> None:
+        """Raise unless a state is one of such a replica.
 
         Raises:
             StateError: the tensors are not those of such a replica.
         """
         row, sent = state.get("row"), state.get("sent")
-        if row is None or sent is None:
+        if row is None and sent is None:
             return  # saved before the replica was filled, which the next forward pass does
-        if row.dtype != self._rows.dtype or not row.shape == sent.shape == self._own_row.shape:
+        if row is None or sent is None:
+            raise StateError(
+                f"module {self.unit.name or '(root)'} needs both a replica's row and what it was "
+                "last told of, and the state holds one of them: pass what "
+                "thinwire.compression_state returned"
+            )
+        dtypes, expected = (row.dtype, sent.dtype), (self._rows.dtype, torch.float32)
+        if dtypes != expected or not row.shape == sent.shape == self._own_row.shape:
             raise StateError(
                 f"module {self.unit.name or '(root)'} needs a replica's row of "
                 f"{self.unit.slot_numel} elements in {self._rows.dtype}, and the state holds "
                 f"{row.numel()} in {row.dtype}: load it into the model and recipe that it was "
                 "saved from"
             )
-        self._own_row.copy_(row)
-        self._sent = sent.clone()
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what :meth:`state` returned.
+
+        Raises:
+            StateError: see :meth:`check`.
+        """
+        self.check(state)
+        if not state:
+            self._sent, self._is_restored = None, False
+            return
+        self._own_row.copy_(state["row"])
+        self._sent = state["sent"].clone()
         self._is_restored = True
 
     def read_into(self, output: Tensor) -> None:

@@ -18,11 +18,21 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
+from thinwire.comm.agreement import refused_together, require_agreement
 from thinwire.errors import StateError
 from thinwire.sharding.arrangement import ARRANGEMENT, HOSTS, Arrangement
 from thinwire.sharding.attach import compression_of
 from thinwire.sharding.compression import Compression, Store
+from thinwire.sharding.origin import ORIGIN, check_origin, origin_entry
 from thinwire.sharding.redistribution import Redistribution, is_dealt_out
+from thinwire.sharding.soundness import (
+    check_factors,
+    check_finite,
+    check_late,
+    check_residuals,
+    check_tensors,
+    digest,
+)
 from thinwire.wire.feedback import Residuals
 
 __all__ = ["blank_compression_state", "compression_state", "load_compression_state"]
@@ -50,14 +60,14 @@ def compression_state(model: nn.Module) -> dict[str, Tensor]:
         StateError: the model was neither sharded nor compressed by thinwire.
     """
     compression = compression_of(model)
-    state = Arrangement.of(compression).state()
+    state = Arrangement.of(compression).state() | {ORIGIN: origin_entry(compression.recipe)}
     for prefix, store in _stores(compression):
         state |= {f"{prefix}/{name}": tensor for name, tensor in store.state().items()}
     return state
 
 
 def load_compression_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Continue from what :func:`compression_state` returned. Not a collective call.
+    """Continue from what :func:`compression_state` returned. A collective call.
 
     Load weights and optimizer states too, and the random number generators that the model uses.
 
@@ -67,39 +77,31 @@ def load_compression_state(model: nn.Module, state: Mapping[str, Tensor]) -> Non
     residual enters the reduced gradient. Late gradients are cut anew, and resident replicas made
     from the weights. See :class:`thinwire.sharding.redistribution.Redistribution`.
 
+    All of the state is examined before any of it is taken: if one rank refuses its part, all do,
+    and the model remembers what it did before.
+
     Args:
         model: sharded or compressed anew, with the same recipe.
         state: the entries of this rank, and perhaps those of others, which are left alone; those of
             all ranks that saved it, joined into one dict, if they are dealt out anew. Copied.
 
     Raises:
-        StateError: the state does not fit the model or its recipe. Where it is dealt out anew also:
-            entries of some ranks are missing; it was saved between two meetings of local steps;
-            parameters are not cut by rows; FSDP2 divided sums by what is not known.
+        StateError: the state does not fit the model or its recipe, is damaged, holds values that
+            are not finite, or its shared part differs between ranks. Where it is dealt out anew
+            also: entries of some ranks are missing; it was saved between two meetings of local
+            steps; parameters are not cut by rows; FSDP2 divided sums by what is not known.
     """
-    compression = compression_of(model)
-    shapes = {name.removeprefix("module."): p.shape for name, p in model.named_parameters()}
-    _check_parameters(shapes.keys(), state)
-    saved = Arrangement.read(state)
-    if _must_be_dealt_out(compression, saved):
-        state = Redistribution(compression, saved, dist.get_rank(), shapes).entries(state)
+    with refused_together("thinwire.load_compression_state", StateError):
+        compression = compression_of(model)
+        saved, entries = _fitting(model, compression, state)
+    present = Arrangement.of(compression)
+    if present.num_shards == present.usual_shards(compression.recipe):
+        shared = {f"{prefix}/{n}": t for prefix, kept in entries.items() for n, t in kept.items()}
+        description = f"{digest(shared)}, of {saved!r}"
+        require_agreement("shared part of the state", description, StateError)
     compression.divisor = saved.divisor
-    device = next(model.parameters()).device
-    stores = dict(_stores(compression))
-    loaded: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in stores}
-    own = f"rank{dist.get_rank()}/"
-    for entry, tensor in state.items():
-        if entry.startswith(ARRANGEMENT) or not entry.startswith(("shared/", own)):
-            continue
-        prefix = "/".join(entry.split("/")[:2])
-        if prefix not in stores:
-            raise StateError(
-                f"recipe {compression.recipe.name} has no use for the state's {entry!r}: "
-                "load it into a model with the recipe that it was saved with"
-            )
-        loaded[prefix][entry.removeprefix(f"{prefix}/")] = tensor.detach().to(device)
-    for prefix, store in stores.items():
-        store.load(loaded[prefix])
+    for prefix, store in _stores(compression):
+        store.load(entries[prefix])
     compression.choose_formats()
 
 
@@ -123,8 +125,13 @@ def blank_compression_state(
         meaningful values.
 
     Raises:
-        StateError: the checkpoint holds no state of that name.
+        StateError: the checkpoint holds no state of that name, or ``metadata`` is not that of one.
     """
+    if not isinstance(metadata, Metadata):
+        raise StateError(
+            f"the contents of a checkpoint are expected, not {type(metadata).__name__}: pass "
+            "FileSystemReader(path).read_metadata()"
+        )
     saved = {
         name.removeprefix(f"{prefix}."): item
         for name, item in metadata.state_dict_metadata.items()
@@ -158,6 +165,64 @@ def _stores(compression: Compression) -> Iterator[tuple[str, Store]]:
         yield f"{own}/residuals", compression.feedback
     for name, store in compression.stores.items():
         yield f"{'shared' if name in SHARED_STORES else own}/{name}", store
+
+
+def _fitting(
+    model: nn.Module, compression: Compression, state: Mapping[str, Tensor]
+) -> tuple[Arrangement, dict[str, dict[str, Tensor]]]:
+    """Who saved a state, and what of it every store takes; raises before anything is loaded."""
+    check_tensors(state)
+    check_origin(compression.recipe, state)
+    shapes = {name.removeprefix("module."): p.shape for name, p in model.named_parameters()}
+    _check_parameters(shapes.keys(), state)
+    saved = Arrangement.read(state)
+    if _must_be_dealt_out(compression, saved):
+        compression.counters.check(_under("shared/counters", state))
+        state = Redistribution(compression, saved, dist.get_rank(), shapes).entries(state)
+    elif saved.num_shards != compression.num_shards:
+        raise StateError(
+            f"rows of parameters were shared by {saved.num_shards} ranks when the state was saved, "
+            f"and are by {compression.num_shards} now (0: they are cut in another way): wrap the "
+            "model as it was, or leave the state out"
+        )
+    entries = _by_store(compression, state, next(model.parameters()).device)
+    stores = dict(_stores(compression))
+    for prefix, store in stores.items():
+        store.check(entries[prefix])
+        check_finite(prefix, entries[prefix])
+        kind = prefix.partition("/")[2]
+        if kind == "residuals":
+            check_residuals(compression, dist.get_rank(), entries[prefix], shapes)
+        elif kind == "late":
+            check_late(compression, entries[prefix], shapes)
+        elif kind == "factors":
+            check_factors(compression, entries[prefix], shapes)
+    return saved, entries
+
+
+def _by_store(
+    compression: Compression, state: Mapping[str, Tensor], device: torch.device
+) -> dict[str, dict[str, Tensor]]:
+    """This rank's entries and the shared ones, by the prefix of the store that they belong to."""
+    entries: dict[str, dict[str, Tensor]] = {prefix: {} for prefix, _ in _stores(compression)}
+    own = f"rank{dist.get_rank()}/"
+    for entry, tensor in state.items():
+        if entry.startswith((ARRANGEMENT, ORIGIN)) or not entry.startswith(("shared/", own)):
+            continue
+        prefix = "/".join(entry.split("/")[:2])
+        if prefix not in entries:
+            raise StateError(
+                f"recipe {compression.recipe.name} has no use for the state's {entry!r}: "
+                "load it into a model with the recipe that it was saved with"
+            )
+        entries[prefix][entry.removeprefix(f"{prefix}/")] = tensor.detach().to(device)
+    return entries
+
+
+def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The entries of one store, by their names in it."""
+    start = f"{prefix}/"
+    return {e.removeprefix(start): tensor for e, tensor in state.items() if e.startswith(start)}
 
 
 def _must_be_dealt_out(compression: Compression, saved: Arrangement) -> bool:

@@ -215,22 +215,35 @@ class Residuals:
         kept = {place: residual.stored for place, residual in self._residuals.items()}
         return {f"{name}/{part}": t for (name, part), t in (self._loaded | kept).items()}
 
+    def check(self, state: Mapping[str, Tensor]) -> None:
+        """Raise unless a state is one of residuals.
+
+        Raises:
+            StateError: an entry is no flat tensor of floats or bytes called ``"parameter/part"``.
+        """
+        for entry, tensor in state.items():
+            if (
+                "/" not in entry
+                or tensor.dim() != 1
+                or tensor.dtype not in (*FLOAT_DTYPES, torch.uint8)
+            ):
+                raise StateError(
+                    f"{entry!r} ({tensor.dtype}, shape {tuple(tensor.shape)}) is no residual: "
+                    "pass what Residuals.state() returned"
+                )
+
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what :meth:`state` returned.
 
         Sizes are checked when the parameters are next encoded.
 
         Raises:
-            StateError: an entry is no flat tensor of floats or bytes called ``"parameter/part"``.
+            StateError: see :meth:`check`.
         """
+        self.check(state)
         loaded: dict[tuple[str, str], Tensor] = {}
         for entry, tensor in state.items():
-            name, slash, part = entry.rpartition("/")
-            if not slash or tensor.dim() != 1 or tensor.dtype not in (*FLOAT_DTYPES, torch.uint8):
-                raise StateError(
-                    f"{entry!r} ({tensor.dtype}, shape {tuple(tensor.shape)}) is no residual: "
-                    "pass what Residuals.state() returned"
-                )
+            name, _, part = entry.rpartition("/")
             loaded[name, part] = tensor.detach().clone()
         self._residuals, self._loaded = {}, loaded
 
