@@ -119,6 +119,16 @@ def test_another_device_leaves_the_files_device_out(tmp_path: Path) -> None:
     assert ClusterRequest(file=file, device="l4").cluster().device == load_device("l4")
 
 
+@pytest.mark.parametrize("device", ["cpu", "a100-40gb"])
+def test_a_loss_means_the_same_in_a_file_and_as_an_option(device: str, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(f"[device]\npreset = '{device}'\n[link]\nloss = 0.05\n")
+    in_file = ClusterRequest(file=file, hosts=2, link="1gbit").cluster().link
+    as_option = ClusterRequest(device=device, loss=0.05, hosts=2, link="1gbit").cluster().link
+    assert in_file == as_option
+    assert in_file.protocol == "tcp"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -132,7 +142,17 @@ def test_another_device_leaves_the_files_device_out(tmp_path: Path) -> None:
         ("[device]\npreset = 'abacus'\n", "device 'abacus': not known"),
         ("[backend]\npreset = 'mpi'\n", "backend 'mpi': not known"),
         ("[link]\nprotocol = 'pigeon'\n", "protocol 'pigeon': not known"),
-        ("[cluster]\nhosts = 'two'\n", "hosts = 'two' is not a whole number"),
+        ("[cluster]\nhosts = 'two'\n", "hosts = 'two' is not of the right form"),
+        ("[cluster]\nhosts = 2.5\n", "hosts = 2.5 is not a whole number"),
+        ("[cluster]\nhost = 4\n", "'host' is not one of hosts, ranks_per_host, shaped"),
+        ("[link]\npreset = 'tcp'\n", "'preset' is not one of"),
+        ("[backend]\nshares = { foo = [[1e3, 0.5]] }\n", "'foo' is not one of all_gather"),
+        ("[backend]\nreduce_scatter_passes = 0\n", "backend gloo: reduce_scatter_passes is 0"),
+        ("[backend]\nreduce_scatter_passes = 1.5\n", "must be a whole number"),
+        ("[device]\nflop_per_s = { fp33 = 1e9 }\n", "'fp33' is not one of"),
+        ("[device]\nunit_s = { stock = 1.0 }\nsource = 'calibrated'\n", "calibrate again"),
+        ("[cluster]\nhosts = " + "1" * 5000 + "\n", "not a TOML file"),
+        ("[cluster]\nhosts = " + "[" * 100_000 + "\n", "not a TOML file"),
         ("not toml", "not a TOML file"),
     ],
 )
@@ -152,6 +172,10 @@ def test_a_wrong_file_says_what_is_wrong(text: str, told: str, tmp_path: Path) -
         (ClusterRequest(hosts=2, link="100"), "unit"),
         (ClusterRequest(hosts=2, link="1gbit", loss=1.0), "a loss of 1.0 lets nothing through"),
         (ClusterRequest(hosts=2, link="1gbit", loss=-0.1), "loss is -0.1"),
+        (
+            ClusterRequest(hosts=2, link="1gbit", loss=0.1, protocol="ideal"),
+            "an ideal link loses nothing",
+        ),
         (ClusterRequest(device="a100"), "device 'a100': not known; use one of a100-40gb"),
         (ClusterRequest(file=Path("no-such.toml")), "cannot be read"),
     ],

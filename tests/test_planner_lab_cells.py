@@ -108,6 +108,9 @@ def test_validate_prints_them_and_a_broken_bound_is_the_exit_code(
     printed = " ".join(capsys.readouterr().out.split())
     assert "2 cells" in printed
     assert "A bound is broken" in printed
+    assert main(["validate", "--cells", str(file), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["holds"] is document["lab"]["holds"] is False
     measured = {cell.recipe: cell.predicted_s for cell in read_lab_cells(file).cells}
     runs = [
         {"recipe": recipe, "step_s": {"median": s, "min": s, "max": s}}

@@ -42,8 +42,10 @@ def validate(
 
     report = validated()
     lab = None if cells is None else read_lab_cells(cells)
+    holds = report.holds and (lab is None or lab.holds)
     if as_json:
         document = report.to_json() | ({} if lab is None else {"lab": lab.to_json()})
+        document["holds"] = holds
         typer.echo(json.dumps(document, indent=2, allow_nan=False))
     else:
         from thinwire.cli.validation_view import print_lab_report, print_report
@@ -51,4 +53,4 @@ def validate(
         print_report(report, all_rows=rows)
         if lab is not None:
             print_lab_report(lab)
-    return 0 if report.holds and (lab is None or lab.holds) else BOUND_BROKEN
+    return 0 if holds else BOUND_BROKEN

@@ -29,7 +29,8 @@ class Curve:
         if not self.points:
             raise ConfigError("an efficiency curve needs at least one [size, share] pair")
         sizes = [size for size, _ in self.points]
-        if sizes[0] <= 0 or any(a >= b for a, b in itertools.pairwise(sizes)):
+        is_rising = all(a < b for a, b in itertools.pairwise((0.0, *sizes, math.inf)))
+        if not is_rising:
             raise ConfigError(f"the sizes of an efficiency curve must rise from above 0: {sizes}")
         for _, share in self.points:
             if not 0 < share <= 1:

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from thinwire.errors import ConfigError
 from thinwire.planner.curve import Curve
 from thinwire.planner.source import check_sources
+from thinwire.planner.value_form import check_below_limit
+from thinwire.planner.workload import DTYPE_BYTES
 
-__all__ = ["OVERHEADS", "Backend", "Cluster", "CodecRates", "Device", "Host", "Link"]
+__all__ = ["OVERHEADS", "WAYS", "Backend", "Cluster", "CodecRates", "Device", "Host", "Link"]
 
 KINDS = ("accelerator", "cpu")
 # ways of wrapping a model, which cost more or less Python: DDP, FSDP2, FSDP2 with compressed
@@ -26,6 +28,8 @@ OVERHEADS = ("replicated", "stock", "compressed", "resident")
 DECODED_KINDS = ("cast", "fp8", "int", "clip", "levels", "hadamard", "log", "sign", "topk")
 ENCODED_KINDS = (*DECODED_KINDS, "stochastic")
 PROTOCOLS = ("ideal", "tcp", "rdma", "grpc")
+# ways of sending whose share of a link may be known: three collectives in a ring, and all in rounds
+WAYS = ("all_gather", "reduce_scatter", "all_reduce", "rounds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,7 @@ class CodecRates:
         for name in ("encode_copies", "decode_copies", "sum_copies"):
             kinds = ENCODED_KINDS if name == "encode_copies" else DECODED_KINDS
             copies = getattr(self, name)
-            if set(copies) != set(kinds) or not 0 < min(copies.values()) < math.inf:
+            if set(copies) != set(kinds) or not all(0 < n < math.inf for n in copies.values()):
                 raise ConfigError(
                     f"codec: {name} must have copies, above 0, for each of {', '.join(kinds)}"
                 )
@@ -115,11 +119,18 @@ class Device:
             raise ConfigError(f"device {self.name}: kind {self.kind!r} is not one of {KINDS}")
         _check_numbers(self, zero=("context_bytes", "slack", "kernel_s"))
         for dtype, rate in self.flop_per_s.items():
+            if dtype not in DTYPE_BYTES:
+                raise ConfigError(
+                    f"device {self.name}: flop_per_s: {dtype!r} is not one of "
+                    f"{', '.join(DTYPE_BYTES)}"
+                )
             if not 0 < rate < math.inf:
                 raise ConfigError(f"device {self.name}: flop_per_s of {dtype} is {rate}")
         for name in ("unit_s", "parameter_s", "step_s"):
             overheads = getattr(self, name)
-            if set(overheads) != set(OVERHEADS) or not 0 <= min(overheads.values()) < math.inf:
+            if set(overheads) != set(OVERHEADS) or not all(
+                0 <= seconds < math.inf for seconds in overheads.values()
+            ):
                 raise ConfigError(
                     f"device {self.name}: {name} must have seconds, 0 or more, for each of "
                     f"{', '.join(OVERHEADS)}"
@@ -208,6 +219,11 @@ class Link:
         _check_numbers(self, zero=("latency_s", "loss"))
         if self.loss >= 1:
             raise ConfigError(f"a loss of {self.loss} lets nothing through: give a share below 1")
+        if self.loss and self.protocol == "ideal":
+            raise ConfigError(
+                f"an ideal link loses nothing, but the loss is {self.loss}: give another protocol, "
+                "such as tcp"
+            )
         check_sources("link", ("bit_per_s", "latency_s", "loss", "efficiency"), self.sources)
 
     @property
@@ -253,6 +269,16 @@ class Backend:
         for name in ("ring_share", "rounds_share"):
             if getattr(self, name) > 1:
                 raise ConfigError(f"backend {self.name}: {name} is above 1")
+        if self.reduce_scatter_passes != int(self.reduce_scatter_passes):
+            raise ConfigError(
+                f"backend {self.name}: reduce_scatter_passes is {self.reduce_scatter_passes}, but "
+                "must be a whole number"
+            )
+        for way in self.shares:
+            if way not in WAYS:
+                raise ConfigError(
+                    f"backend {self.name}: shares: {way!r} is not one of {', '.join(WAYS)}"
+                )
         check_sources(
             f"backend {self.name}",
             ("ring_share", "rounds_share", "message_s", "call_s"),
@@ -280,7 +306,7 @@ class Cluster:
         backend: of the collectives.
 
     Raises:
-        ConfigError: no host or no rank.
+        ConfigError: no host, no rank, or more than 1e9 of them.
     """
 
     hosts: int
@@ -295,6 +321,7 @@ class Cluster:
             raise ConfigError(f"{self.hosts} hosts: at least 1 is needed")
         if self.ranks_per_host < 1:
             raise ConfigError(f"{self.ranks_per_host} ranks per host: at least 1 is needed")
+        check_below_limit("hosts times ranks per host", self.world)
 
     @property
     def world(self) -> int:
@@ -324,6 +351,7 @@ def _check_numbers(owner: Device | Host | Link | Backend, *, zero: tuple[str, ..
             continue
         if not (0 < value < math.inf or (value == 0 and item.name in zero)):
             bound = "at least 0" if item.name in zero else "above 0"
+            name = "" if isinstance(owner, (Host, Link)) else f" {owner.name}"
             raise ConfigError(
-                f"{type(owner).__name__.lower()}: {item.name} is {value}, but must be {bound}"
+                f"{type(owner).__name__.lower()}{name}: {item.name} is {value}, but must be {bound}"
             )

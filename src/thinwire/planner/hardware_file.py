@@ -37,7 +37,9 @@ from typing import Any
 from thinwire.errors import ConfigError
 from thinwire.file_kind import read_file_text
 from thinwire.planner.curve import Curve
-from thinwire.planner.hardware import Backend, CodecRates, Device, Host, Link
+from thinwire.planner.hardware import WAYS, Backend, CodecRates, Device, Host, Link
+from thinwire.planner.source import kind_of
+from thinwire.planner.value_form import check_form
 
 __all__ = [
     "device_names",
@@ -49,7 +51,18 @@ __all__ = [
 ]
 
 FIXED = ("name", "kind", "protocol", "sources")
-PARTS = ("cluster", "device", "link", "backend", "host")
+# what a cluster file's tables hold besides numbers, each by a value of its form
+CLUSTER: dict[str, Any] = {"hosts": 1, "ranks_per_host": 1, "shaped": False}
+WORDS: dict[str, dict[str, Any]] = {
+    "cluster": CLUSTER,
+    "device": {"preset": "cpu", "source": "given"},
+    "link": {"protocol": "tcp", "source": "given"},
+    "backend": {"preset": "gloo", "source": "given"},
+    "host": {"source": "given"},
+}
+MEASURED_TOGETHER = ("unit_s", "parameter_s", "step_s")
+# shares that a calibration gives, one curve for each way of sending
+SHARES = {way: [[1.0, 1.0]] for way in WAYS}
 
 
 def device_names() -> tuple[str, ...]:
@@ -122,8 +135,10 @@ def load_backend(name: str, *changes: Mapping[str, Any]) -> Backend:
     presets = _presets("networks")["backends"]
     if name not in presets:
         raise ConfigError(f"backend {name!r}: not known; use one of {', '.join(presets)}")
-    table = {**presets[name], "name": name, "shares": {}}
+    table = {**presets[name], "name": name, "shares": SHARES}
     table = _changed(f"backend {name}", table, *changes)
+    if table["shares"] is SHARES:
+        table["shares"] = {}
     shares = {
         way: _curve(f"backend {name}: shares of {way}", points)
         for way, points in table["shares"].items()
@@ -172,38 +187,49 @@ def read_cluster_file(path: Path) -> dict[str, dict[str, Any]]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"cluster file {path}: cannot be read ({reason})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"cluster file {path}: not a TOML file ({error})") from error
     for part, table in tables.items():
-        if part not in PARTS or not isinstance(table, dict):
+        if part not in WORDS or not isinstance(table, dict):
             raise ConfigError(
-                f"cluster file {path}: {part!r} is not one of its tables: {', '.join(PARTS)}"
+                f"cluster file {path}: {part!r} is not one of its tables: {', '.join(WORDS)}"
             )
+        for key, value in table.items():
+            if key in WORDS[part]:
+                check_form(f"cluster file {path}: {part}: {key}", value, WORDS[part][key])
+            elif part == "cluster":
+                raise ConfigError(
+                    f"cluster file {path}: cluster: {key!r} is not one of {', '.join(CLUSTER)}"
+                )
+    _check_age(path, tables.get("device", {}))
     return tables
+
+
+def _check_age(path: Path, device: Mapping[str, Any]) -> None:
+    """Raise if a calibration of an older version lacks what is now measured together."""
+    missing = [name for name in MEASURED_TOGETHER if name not in device]
+    is_partial = 0 < len(missing) < len(MEASURED_TOGETHER)
+    if is_partial and kind_of(device.get("source", "given")) == "calibrated":
+        raise ConfigError(
+            f"cluster file {path}: device: was calibrated by an older version, without "
+            f"{' and '.join(missing)}; calibrate again"
+        )
 
 
 def _changed(owner: str, table: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, Any]:
     """A table with some entries replaced, and the sources of those."""
     table = dict(table)
     for change in changes:
-        entries = {key: value for key, value in change.items() if key not in ("preset", "source")}
+        words = ("source",) if owner in {"link", "host"} else ("preset", "source")
+        entries = {key: value for key, value in change.items() if key not in words}
         for key, value in entries.items():
             if key not in table or key in FIXED:
                 known = ", ".join(name for name in table if name not in FIXED)
                 raise ConfigError(f"{owner}: {key!r} is not one of {known}")
-            if not _is_like(value, table[key]):
-                raise ConfigError(f"{owner}: {key} = {value!r} is not of the right form")
+            check_form(f"{owner}: {key}", value, table[key])
         sources = dict.fromkeys(entries, change.get("source", "given"))
         table = {**table, **entries, "sources": {**table["sources"], **sources}}
     return table
-
-
-def _is_like(value: Any, present: Any) -> bool:
-    """Whether a value may stand where ``present`` stood."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if present is None or isinstance(present, (int, float)):
-        return isinstance(value, bool) if isinstance(present, bool) else is_number
-    return isinstance(value, type(present))
 
 
 def _curve(owner: str, points: Any) -> Curve:

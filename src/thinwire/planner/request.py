@@ -106,7 +106,8 @@ class ClusterRequest:
         default = {} if "latency_s" in table else {"latency_s": DEFAULT_LATENCY_S[kind]}
         if self.loss is not None:
             given["loss"] = self.loss
-        lossy = "tcp" if self.loss else DEFAULT_PROTOCOL[kind]
+        loss = self.loss if self.loss is not None else table.get("loss", 0.0)
+        lossy = "tcp" if loss else DEFAULT_PROTOCOL[kind]
         protocol = self.protocol or table.get("protocol", lossy)
         numbers = {key: value for key, value in table.items() if key != "protocol"}
         return load_link(protocol, {**default, "source": "assumed"}, numbers, given)

@@ -8,6 +8,7 @@ path/to/model         a Hugging Face config.json, or the folder that holds one
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from thinwire.planner.models.encoder import bert_workload, vit_workload
 from thinwire.planner.models.gpt import gpt_workload, nearest_shape, parse_shape
 from thinwire.planner.models.gpt2 import gpt2_workload, neox_workload
 from thinwire.planner.models.t5 import t5_workload
+from thinwire.planner.value_form import check_below_limit
 from thinwire.planner.workload import Workload
 from thinwire.quantities import parse_count
 
@@ -44,6 +46,7 @@ def parse_model(text: str, *, tokens: int, fused: bool = True) -> Workload:
     Raises:
         ConfigError: none of the forms, or sizes that cannot be; says what to write instead.
     """
+    check_below_limit("sequence length", tokens)
     text = text.strip()
     presets = _presets()
     text = presets["shapes"].get(text, text)
@@ -53,7 +56,8 @@ def parse_model(text: str, *, tokens: int, fused: bool = True) -> Workload:
         config = ModelConfig(name=text, values=presets["configs"][text])
         return config_workload(config, tokens=tokens, fused=fused)
     path = Path(text)
-    if path.exists() or path.suffix == ".json":
+    # os.path, not Path: a text may be no path at all, empty or too long
+    if os.path.exists(text) or path.suffix == ".json":
         return config_workload(read_config(path), tokens=tokens, fused=fused)
     try:
         num_parameters = parse_count(text)

@@ -10,6 +10,7 @@ from typing import Any
 
 from thinwire.errors import ConfigError
 from thinwire.file_kind import read_file_text
+from thinwire.planner.value_form import check_below_limit, is_number
 from thinwire.planner.workload import DTYPE_BYTES
 
 __all__ = ["ModelConfig", "read_config"]
@@ -61,6 +62,7 @@ class ModelConfig:
             raise ConfigError(
                 f"model {self.name}: {key} = {value!r} is not a whole number above zero"
             )
+        check_below_limit(f"model {self.name}: {key}", value)
         return value
 
     def flag(self, key: str, default: bool) -> bool:
@@ -90,9 +92,16 @@ class ModelConfig:
         return value
 
     def dropout(self, *keys: str) -> bool:
-        """Whether any of these dropout rates is above zero; an absent one is taken as zero."""
-        rates = (self.values.get(key) for key in keys)
-        return any(isinstance(rate, (int, float)) and rate > 0 for rate in rates)
+        """Whether any of these dropout rates is above zero; an absent one is taken as zero.
+
+        Raises:
+            ConfigError: one is no number.
+        """
+        rates = {key: self.values.get(key) for key in keys}
+        for key, rate in rates.items():
+            if rate is not None and not is_number(rate):
+                raise ConfigError(f"model {self.name}: {key} = {rate!r} is not a number")
+        return any(rate > 0 for rate in rates.values() if rate is not None)
 
     def divided(self, key: str, divisor_key: str) -> int:
         """One size by another.
@@ -114,7 +123,8 @@ class ModelConfig:
         Raises:
             ConfigError: a dtype that is not trained in.
         """
-        text = self.values.get("dtype") or self.values.get("torch_dtype") or "float32"
+        names = (self.values.get("dtype"), self.values.get("torch_dtype"), "float32")
+        text = next(name for name in names if name is not None)
         word = str(text).removeprefix("torch.")
         if word not in TORCH_DTYPES:
             raise ConfigError(
@@ -136,7 +146,7 @@ def read_config(path: Path) -> ModelConfig:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"model {file}: cannot be read ({reason})") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"model {file}: not a JSON file ({error})") from error
     if not isinstance(content, dict):
         raise ConfigError(f"model {file}: holds no JSON object")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from thinwire.errors import ConfigError
 from thinwire.planner.models.builder import Attention, LayerBuilder
 from thinwire.planner.models.config import ModelConfig
 from thinwire.planner.models.gpt import embedding, language_head
@@ -62,12 +63,7 @@ def decoder_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Worklo
     block.residual()
     block.norm("post_attention_layernorm", bias=False)
     if traits.experts:
-        block.experts(
-            "mlp",
-            config.integer("intermediate_size"),
-            experts=config.integer("num_local_experts"),
-            chosen=config.integer("num_experts_per_tok"),
-        )
+        _experts(block, config)
     else:
         _gated_mlp(block, config)
     block.residual()
@@ -100,13 +96,13 @@ def _attention(config: ModelConfig, tokens: int, fused: bool) -> Attention:
         else config.divided("hidden_size", "num_attention_heads")
     )
     # a sliding window, where there is one, bounds what a token attends to
-    window = config.values.get("sliding_window")
-    windowed = isinstance(window, int) and config.flag("use_sliding_window", default=True)
+    window = config.integer("sliding_window", tokens)
+    windowed = config.flag("use_sliding_window", default=True)
     return Attention(
         heads=heads,
         kv_heads=kv_heads,
         width=width,
-        context=min(tokens, window) if windowed and isinstance(window, int) else tokens,
+        context=min(tokens, window) if windowed else tokens,
         fused=fused,
     )
 
@@ -126,6 +122,18 @@ def _self_attention(
     block.attention(shape)
     output_bias = from_config if traits.qkv_bias is None else False
     block.row("self_attn.o_proj", shape.query_width, hidden, bias=output_bias)
+
+
+def _experts(block: LayerBuilder, config: ModelConfig) -> None:
+    experts = config.integer("num_local_experts")
+    chosen = config.integer("num_experts_per_tok")
+    if chosen > experts:
+        raise ConfigError(
+            f"model {config.name}: num_experts_per_tok = {chosen} is more than the "
+            f"{experts} of num_local_experts"
+        )
+    width = config.integer("intermediate_size")
+    block.experts("mlp", width, experts=experts, chosen=chosen)
 
 
 def _gated_mlp(block: LayerBuilder, config: ModelConfig) -> None:

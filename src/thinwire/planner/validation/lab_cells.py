@@ -21,6 +21,7 @@ from thinwire.planner.models import parse_model
 from thinwire.planner.prediction import step_s
 from thinwire.planner.request import ClusterRequest
 from thinwire.planner.setting import Setting
+from thinwire.planner.value_form import is_number
 from thinwire.recipes import parse_recipe
 
 __all__ = [
@@ -159,7 +160,8 @@ def read_lab_cells(path: Path) -> LabReport:
         path: ``cells.json`` of ``benchmarks/planner/run.py``; hardware files are beside it.
 
     Raises:
-        InputError: the file cannot be read or holds no comparisons.
+        InputError: the file cannot be read, holds no comparisons, or a number in it cannot have
+            been measured.
         ConfigError: a hardware file, model or recipe in it is not valid.
     """
     try:
@@ -167,12 +169,12 @@ def read_lab_cells(path: Path) -> LabReport:
         report = LabReport(
             tuple(_comparison(name, entry, path.parent) for name, entry in comparisons.items())
         )
-    except ConfigError:
+    except (ConfigError, InputError):
         raise
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"cells {path}: cannot be read ({reason})") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"cells {path}: not a result of benchmarks/planner/run.py; run that, or give the "
             "cells.json that it wrote"
@@ -183,11 +185,15 @@ def read_lab_cells(path: Path) -> LabReport:
 
 
 def _comparison(name: str, entry: Mapping[str, Any], folder: Path) -> LabComparison:
+    for count in ("hosts", "ranks_per_host", "seq", "micro_batch"):
+        if type(entry[count]) is not int:
+            raise InputError(f"cells: {name}: {count} = {entry[count]!r} is not a whole number")
     cluster = ClusterRequest(
         hosts=entry["hosts"], ranks=entry["ranks_per_host"], file=folder / entry["hardware"]
     ).cluster()
     if entry["link"] is not None:
-        cluster = cluster.with_link(entry["link"]["measured_bit_per_s"])
+        rate = entry["link"]["measured_bit_per_s"]
+        cluster = cluster.with_link(_measured(f"{name}: the link's rate", rate))
     setting = Setting(
         workload=parse_model(entry["model"], tokens=entry["seq"]),
         cluster=cluster,
@@ -195,12 +201,24 @@ def _comparison(name: str, entry: Mapping[str, Any], folder: Path) -> LabCompari
     )
     return LabComparison(
         name=name,
-        cells=tuple(
-            Cell(
-                recipe=run["recipe"],
-                measured_s=run["step_s"]["median"],
-                predicted_s=step_s(setting, parse_recipe(run["recipe"])),
-            )
-            for run in entry["runs"]
-        ),
+        cells=tuple(_cell(setting, name, run) for run in entry["runs"]),
     )
+
+
+def _cell(setting: Setting, name: str, run: Mapping[str, Any]) -> Cell:
+    recipe = run["recipe"]
+    return Cell(
+        recipe=recipe,
+        measured_s=_measured(f"{name}: {recipe}: the median step", run["step_s"]["median"]),
+        predicted_s=step_s(setting, parse_recipe(recipe)),
+    )
+
+
+def _measured(what: str, value: Any) -> float:
+    """A rate or a time that can have been measured."""
+    if not is_number(value) or value <= 0:
+        raise InputError(
+            f"cells: {what} is {value!r}, which cannot have been measured; run "
+            "benchmarks/planner/run.py again"
+        )
+    return float(value)
