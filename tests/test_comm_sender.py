@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -102,3 +103,44 @@ def test_the_line_is_bounded() -> None:
     # the job that was beside the line left it as long as it was
     for _ in range(2 * MAX_WAITING):
         sender.submit(held()).wait()
+
+
+def test_finish_waits_for_all_of_every_job() -> None:
+    """Up to what is computed after the last transfer, and past a job that failed."""
+    sender, gate, events = Sender(), threading.Event(), list[tuple[int, str]]()
+
+    def held(name: int) -> Job:
+        yield Transfer(lambda: hold(gate))
+        if name == 1:
+            raise RuntimeError("the peer is gone")
+        time.sleep(0.02)
+        events.append((name, "decode"))
+
+    sender.finish()  # before there is anything to wait for
+    for name in range(3):
+        sender.submit(held(name))
+    threading.Timer(0.05, gate.set).start()
+    sender.finish()
+    assert events == [(0, "decode"), (2, "decode")]
+    sender.finish(0.0)
+
+
+def test_finish_gives_up_on_a_job_that_does_not_end() -> None:
+    """The wait is for one more job to end, however long all of them take together."""
+    sender, gate, longest_wait_s = Sender(), threading.Event(), 0.8
+
+    def slow() -> Job:
+        yield Transfer(lambda: time.sleep(0.75 * longest_wait_s))
+
+    def held() -> Job:
+        yield Transfer(lambda: hold(gate))
+
+    ended = [sender.submit(slow()), sender.submit(slow())]
+    last = sender.submit(held())
+    start_s = time.monotonic()
+    sender.finish(longest_wait_s)
+    assert time.monotonic() - start_s >= 2.4 * longest_wait_s
+    for ticket in ended:
+        ticket.wait()  # at once, or it would have been given up on
+    gate.set()
+    last.wait()

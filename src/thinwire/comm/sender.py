@@ -12,6 +12,12 @@ happens, never what: all numbers are those of `run_now`. Kernels and gloo releas
 lock. Transfers must be point to point: the backend numbers its collectives by order of submission,
 and the main thread submits those.
 
+Note: the end of the process. What is under way when a script ends is finished first: an interpreter
+that is torn down ends its threads where they wait for a lock it holds, and one that does so inside
+the backend ends the process with an abort. A rank that left at once would also fail the peers that
+still read their ledgers. A peer that is gone is an error of its job at once; for one that is there
+and sends nothing the wait is bounded.
+
 On an accelerator FSDP2's own streams overlap and no thread is used.
 """
 
@@ -38,6 +44,10 @@ __all__ = [
 
 # Jobs that may wait in line for room. Each holds its input alive; the limit bounds that memory.
 MAX_WAITING = 4
+
+# How long a process that ends waits for the next of its jobs to end. A late reduction is of one
+# bucket or block: at 10 Mbit/s this is time for 70 MB of payload.
+LONGEST_WAIT_AT_EXIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +120,8 @@ class Sender:
         self._room = threading.BoundedSemaphore(MAX_WAITING)
         self._codec = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"thinwire-codec{name}")
         self._wire: threading.Thread | None = None
+        self._num_under_way = 0
+        self._ended = threading.Condition()
 
     def submit(
         self,
@@ -134,8 +146,22 @@ class Sender:
         running = _Running(job, ticket, self._codec.submit(_advance, job), waits_for_room)
         if waits_for_room:
             self._room.acquire()
+        with self._ended:
+            self._num_under_way += 1
         self._line.put(running)
         return ticket
+
+    def finish(self, longest_wait_s: float | None = None) -> None:
+        """Return when no job is under way; errors of jobs are for those who hold their tickets.
+
+        Args:
+            longest_wait_s: give up when this long no job has ended; by default never.
+        """
+        if self._wire is None or not self._wire.is_alive():
+            return  # nothing was sent yet, or this process was forked from the one that sends
+        with self._ended:
+            while self._num_under_way and self._ended.wait(longest_wait_s):
+                pass
 
     def _transfer(self) -> None:
         while True:
@@ -145,7 +171,7 @@ class Sender:
             try:
                 self._send(running)
             except BaseException as error:
-                running.ticket.close(error)
+                self._close(running.ticket, error)
             del running  # what the job held is free while the thread waits for the next
 
     def _send(self, running: _Running) -> None:
@@ -155,7 +181,26 @@ class Sender:
             transfer = self._codec.submit(_advance, running.job).result()
         if transfer is not None:
             transfer.run()
-        self._codec.submit(_finish, running.job, running.ticket)
+        self._codec.submit(self._complete, running.job, running.ticket)
+
+    @torch.no_grad()
+    def _complete(self, job: Job, ticket: Ticket) -> None:
+        """Compute what follows the last transfer, and close the ticket whatever happens."""
+        try:
+            if next(job, None) is not None:
+                raise AssertionError("a job went on after the transfer that it called its last")
+        except BaseException as error:
+            self._close(ticket, error)
+        else:
+            self._close(ticket, None)
+
+    def _close(self, ticket: Ticket, error: BaseException | None) -> None:
+        try:
+            ticket.close(error)
+        finally:
+            with self._ended:
+                self._num_under_way -= 1
+                self._ended.notify_all()
 
 
 @functools.cache
@@ -165,7 +210,7 @@ def shared_sender() -> Sender:
     Two models may be reduced in one backward pass, a generator and its discriminator, over the same
     ranks. Exchanges among the same ranks pair up by their order alone, so all jobs are in one line.
     """
-    return Sender()
+    return _finished_at_exit(Sender())
 
 
 @functools.cache
@@ -175,22 +220,17 @@ def shared_delta_sender() -> Sender:
     Forward waits for deltas, and nobody for late gradients: in one line it would wait for both. The
     two share the wire. They cannot be mistaken for each other, as deltas have a tag of their own.
     """
-    return Sender("-deltas")
+    return _finished_at_exit(Sender("-deltas"))
+
+
+def _finished_at_exit(sender: Sender) -> Sender:
+    # What atexit runs comes too late: pools of threads, on which codecs run, take no work by then.
+    # Of these functions the one that was registered last runs first, and pools have theirs.
+    threading._register_atexit(sender.finish, LONGEST_WAIT_AT_EXIT_S)  # type: ignore[attr-defined]
+    return sender
 
 
 @torch.no_grad()
 def _advance(job: Job) -> Transfer | None:
     """Compute up to the next transfer."""
     return next(job, None)
-
-
-@torch.no_grad()
-def _finish(job: Job, ticket: Ticket) -> None:
-    """Compute what follows the last transfer, and close the ticket whatever happens."""
-    try:
-        if next(job, None) is not None:
-            raise AssertionError("a job went on after the transfer that it called its last")
-    except BaseException as error:
-        ticket.close(error)
-    else:
-        ticket.close(None)
