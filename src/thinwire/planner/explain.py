@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from thinwire.planner.prediction import Fit, Prediction, step_s
 from thinwire.planner.setting import Setting
-from thinwire.planner.source import kind_of, least_sure
+from thinwire.planner.trust import beyond_scope, confidence
 from thinwire.quantities import format_bit_rate, format_bytes, format_duration
 
 __all__ = ["explain", "sensitivities"]
@@ -50,7 +50,8 @@ def explain(
         sentences.append(f"Too large for the memory there is: {left_out}.")
     sentences.extend(_unknown(setting))
     sentences.extend(_bounds((*fitting, *failing)))
-    sentences.append(_confidence(setting))
+    sentences.extend(beyond_scope(setting.cluster))
+    sentences.append(confidence(setting.cluster))
     return tuple(sentences)
 
 
@@ -204,20 +205,3 @@ def _bounds(predictions: Iterable[Prediction]) -> list[str]:
     if warmed:
         sentences.append(f"Warm-up is not priced, only the steps after it: {warmed}.")
     return sentences
-
-
-def _confidence(setting: Setting) -> str:
-    device, link, backend = setting.cluster.device, setting.cluster.link, setting.cluster.backend
-    terms = {
-        "compute": least_sure(
-            device.sources[name]
-            for name in ("flop_per_s", "matmul_efficiency", "memory_bytes_per_s")
-        ),
-        "network": least_sure(
-            (link.sources["bit_per_s"], link.sources["efficiency"], *backend.sources.values())
-        ),
-        "codecs": kind_of(device.sources["codec"]),
-        "memory overhead": least_sure((device.sources["slack"], device.sources["context_bytes"])),
-    }
-    words = ", ".join(f"{term} {kind}" for term, kind in terms.items())
-    return f"The least sure number behind each term: {words}. Calibrating replaces them."

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from thinwire.errors import ConfigError
 from thinwire.planner.curve import Curve
+from thinwire.planner.scope import Scope
 from thinwire.planner.source import check_sources
 from thinwire.planner.value_form import check_below_limit
 from thinwire.planner.workload import DTYPE_BYTES
@@ -304,6 +305,7 @@ class Cluster:
         host: what the ranks of a host share.
         link: across hosts.
         backend: of the collectives.
+        scope: what was measured to calibrate it; ``None``: it was not calibrated.
 
     Raises:
         ConfigError: no host, no rank, or more than 1e9 of them.
@@ -315,6 +317,7 @@ class Cluster:
     host: Host
     link: Link
     backend: Backend
+    scope: Scope | None = None
 
     def __post_init__(self) -> None:
         if self.hosts < 1:

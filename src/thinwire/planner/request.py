@@ -18,7 +18,9 @@ from thinwire.planner.hardware_file import (
     read_cluster_file,
 )
 from thinwire.planner.models import parse_model
+from thinwire.planner.scope import Scope
 from thinwire.planner.setting import Setting
+from thinwire.planner.source import kind_of
 from thinwire.quantities import parse_bit_rate, parse_byte_rate, parse_bytes, parse_duration
 
 __all__ = ["ClusterRequest", "PlanRequest"]
@@ -78,6 +80,7 @@ class ClusterRequest:
             host=load_host(device.kind, tables.get("host", {}), memory),
             link=self._link(tables.get("link", {}), device.kind, hosts),
             backend=load_backend(backend.get("preset", DEFAULT_BACKEND[device.kind]), backend),
+            scope=_scope(tables),
         )
 
     def _device(self, table: Mapping[str, Any]) -> Device:
@@ -148,6 +151,23 @@ class PlanRequest:
             accumulate=self.accumulate,
             parallelism=Parallelism(tp=self.tp, pp=self.pp),
         )
+
+
+def _scope(tables: Mapping[str, Mapping[str, Any]]) -> Scope | None:
+    """What a cluster file was calibrated on, if one of its tables was calibrated."""
+    counts, link = tables.get("cluster", {}), tables.get("link", {})
+    if not any(_is_calibrated(table) for table in tables.values()) or "hosts" not in counts:
+        return None
+    return Scope(
+        hosts=_count("hosts", None, counts),
+        ranks_per_host=_count("ranks_per_host", None, counts),
+        bit_per_s=link.get("bit_per_s") if _is_calibrated(link) else None,
+        is_shaped=counts.get("shaped"),
+    )
+
+
+def _is_calibrated(table: Mapping[str, Any]) -> bool:
+    return kind_of(table.get("source", "given")) == "calibrated"
 
 
 def _count(key: str, given: int | None, table: Mapping[str, Any]) -> int:
