@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
 import torch
 from torch import nn
 
@@ -9,6 +12,7 @@ from planner_settings import accelerators, lab_setting
 from thinwire.planner.group import Parallelism
 from thinwire.planner.grouped import grouped_layers
 from thinwire.planner.prediction import predict
+from thinwire.planner.request import ClusterRequest, PlanRequest
 from thinwire.planner.traffic import recipe_traffic
 from thinwire.planner.workload import Layer, Parameter
 from thinwire.recipes import parse_recipe
@@ -24,7 +28,8 @@ def test_they_are_those_of_the_model() -> None:
     model = build_model(parse_model(MODEL, seq_len=SEQ), seq_len=SEQ)
     setting = lab_setting(MODEL, hosts=2, ranks=1, tokens=SEQ)
     for group_bytes, count in ((0, 9), (150_000, 5), (2**20, 1)):
-        recipe = parse_recipe(f"zero3:weights=int8/128:group_bytes={group_bytes}")
+        # a pattern with an index has every group named by itself
+        recipe = parse_recipe(f"zero3:weights=int8/128:group_bytes={group_bytes}:exact=1d|*.99.*")
         blocks = find_blocks(model, group_bytes, 2)
         assert len(blocks) == count
         layers = [item.layer for item in recipe_traffic(setting, recipe).layers]
@@ -65,6 +70,24 @@ def test_a_container_ends_a_group_and_a_large_layer_too() -> None:
     assert sum(layer.count * layer.boundary for layer in grouped) == 13 * 8.0
 
 
+@pytest.mark.parametrize("model", ["gpt:30x128x8", "gpt:31x160x8", "gpt:2x64x4"])
+@pytest.mark.parametrize("device", ["cpu", "a100-40gb"])
+def test_a_run_of_groups_is_those_groups_one_by_one(model: str, device: str) -> None:
+    """A pattern that could tell layers apart, and does not, changes no number."""
+    cluster = ClusterRequest(hosts=2, ranks=2, device=device, link="1gbit")
+    setting = PlanRequest(model=model, seq=64, accumulate=3, cluster=cluster).setting()
+    for name in ("zeropp", "thin", "qsdp:accumulate=within", "sdp4bit:accumulate=keep"):
+        merged = parse_recipe(name)
+        single = dataclasses.replace(merged, exact=(*merged.exact, "*.99.*"))
+        few, many = (recipe_traffic(setting, recipe).layers for recipe in (merged, single))
+        assert len(few) <= min(2, len(many))
+        run, one = (predict(setting, recipe) for recipe in (merged, single))
+        assert run.memory.device.to_json() == one.memory.device.to_json()
+        assert run.sent.total_bytes == pytest.approx(one.sent.total_bytes, rel=1e-12)
+        # a run is one multiplication, and rounds otherwise than a sum
+        assert run.step_s == pytest.approx(one.step_s, rel=1e-9)
+
+
 def test_fewer_launches_take_less_time_for_the_same_bytes() -> None:
     setting = lab_setting("gpt:24x64x4", hosts=4, ranks=1, tokens=64)
     alone, grouped = (
@@ -89,4 +112,4 @@ def test_a_module_of_torch_is_what_is_counted() -> None:
     for compute, element_bytes in (("bf16", 2), ("fp32", 4)):
         recipe = parse_recipe(f"thin:compute={compute}:group_bytes=256")
         blocks = find_blocks(holder, recipe.grouped_bytes, element_bytes)
-        assert len(blocks) == len(list(grouped_layers([layer], recipe)))
+        assert len(blocks) == sum(run.count for run in grouped_layers([layer], recipe))

@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 
 from thinwire.planner.activations import (
     ActivationPlan,
@@ -115,7 +117,7 @@ def predict_memory(setting: Setting, recipe: Recipe, traffic: RecipeTraffic) -> 
         gradients=worst.gradients,
     )
     device = setting.cluster.device
-    hosted = stack.total(lambda layer: layer.activations.hosted) * setting.in_flight
+    hosted = stack.total("hosted") * setting.in_flight
     return Memory(
         device=replace(
             tensors, allocator=device.slack * tensors.total, context=device.context_bytes
@@ -139,9 +141,20 @@ def _held_shares(setting: Setting, recipe: Recipe) -> int:
     return 1 if recipe.hybrid else setting.group.hosts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# what a layer adds to sums over all layers, or over those below one
+TERMS: dict[str, Callable[[LayerMemory], float]] = {
+    "gathered": lambda layer: layer.gathered,
+    "share": lambda layer: layer.share,
+    "kept gradients": lambda layer: layer.kept_gradients,
+    "secondary": lambda layer: layer.secondary,
+    "kept": lambda layer: layer.activations.kept,
+    "hosted": lambda layer: layer.activations.hosted,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Stack:
-    """A model's layers, and what stays where between them.
+    """A model's layers, and what stays where between them; without slots, to keep its sums.
 
     Attributes:
         root: memory of the root.
@@ -167,17 +180,26 @@ class _Stack:
     adds_gradients: bool
     held_shares: int
 
-    def total(self, term: Callable[[LayerMemory], float]) -> float:
+    @cached_property
+    def _sums(self) -> dict[str, list[float]]:
+        """Every term of all layers below each run, and of all."""
+        return {
+            name: list(accumulate((run.count * term(run) for run in self.runs), initial=0.0))
+            for name, term in TERMS.items()
+        }
+
+    def total(self, term: str) -> float:
         """A term of all layers together."""
-        return sum(run.count * term(run) for run in self.runs)
+        return self._sums[term][-1]
 
     def moments(self) -> Iterator[_Moment]:
         """All moments that can be the worst."""
         yield self._forward()
         yield self._loss()
         for index, run in enumerate(self.runs):
-            # the terms change linearly along a run, so one of its ends is the worst
-            for position in {0, min(1, run.count - 1), run.count - 1}:
+            # the terms change linearly along a run between the layers whose neighbours are of
+            # other runs, so one of the ends is the worst, with or without such a neighbour
+            for position in {0, 1, run.count - 2, run.count - 1} & set(range(run.count)):
                 yield from self._backward(index, position)
         yield _Moment("update", 0.0, 0.0, self._all_gradients())
 
@@ -188,7 +210,7 @@ class _Stack:
         buffers += self._gathered_below() if self.stays_gathered else last.gathered
         buffers += last.gather_payloads
         activations = self._kept() + self.stem + last.activations.passing
-        secondary = self.total(lambda layer: layer.secondary)
+        secondary = self.total("secondary")
         # what is gathered once a step is gathered before there are gradients
         earlier = 0.0 if self.gathers_once else self._earlier()
         return _Moment("forward of the last layer", activations, buffers, earlier, secondary)
@@ -199,7 +221,7 @@ class _Stack:
             buffers += self._gathered_below()
         # the gradient of the logits is as large as what is kept of them
         activations = self._kept() + self.stem + 2 * self.logits
-        secondary = self.total(lambda layer: layer.secondary)
+        secondary = self.total("secondary")
         return _Moment("loss", activations, buffers, self._earlier(), secondary)
 
     def _backward(self, index: int, position: int) -> Iterator[_Moment]:
@@ -215,7 +237,7 @@ class _Stack:
         buffers += fetched
         fetching = below.gather_payloads if below and fetched else 0.0
         reduced = self._reduced_above(index, position)
-        hosted = self._below(lambda layer: layer.secondary, index, position)
+        hosted = self._below("secondary", index, position)
         working = run.activations.kept + run.activations.working
         waiting = buffers + run.gathered + (above.reduction if above else 0.0)
         yield _Moment("start of a backward", kept + working, waiting + fetching, reduced, hosted)
@@ -238,30 +260,29 @@ class _Stack:
             return self.runs[index + 1] if index + 1 < len(self.runs) else None
         return self.runs[index]
 
-    def _below(self, term: Callable[[LayerMemory], float], index: int, position: int) -> float:
+    def _below(self, term: str, index: int, position: int) -> float:
         """A term of all layers below a position of a run."""
-        before = sum(run.count * term(run) for run in self.runs[:index])
-        return before + position * term(self.runs[index])
+        return self._sums[term][index] + position * TERMS[term](self.runs[index])
 
     def _gathered_below(self, index: int | None = None, position: int = 0) -> float:
         if index is None:
-            return self.total(lambda layer: layer.gathered)
-        return self._below(lambda layer: layer.gathered, index, position)
+            return self.total("gathered")
+        return self._below("gathered", index, position)
 
     def _kept(self) -> float:
-        return self.in_flight * self.total(lambda layer: layer.activations.kept)
+        return self.in_flight * self.total("kept")
 
     def _kept_below(self, index: int, position: int) -> float:
-        others = (self.in_flight - 1) * self.total(lambda layer: layer.activations.kept)
-        return others + self._below(lambda layer: layer.activations.kept, index, position)
+        others = (self.in_flight - 1) * self.total("kept")
+        return others + self._below("kept", index, position)
 
     def _all_gradients(self) -> float:
-        return self.total(lambda layer: layer.share) + self.root.share
+        return self.total("share") + self.root.share
 
     def _earlier(self) -> float:
         """Gradients of earlier micro-batches."""
         if self.keeps_gradients:
-            return self.total(lambda layer: layer.kept_gradients) + self.root.kept_gradients
+            return self.total("kept gradients") + self.root.kept_gradients
         if self.adds_gradients:
             return self._all_gradients() * (1 + self.held_shares)
         return 0.0
@@ -270,9 +291,9 @@ class _Stack:
         """Reduced gradients once the layers above are done, and kept ones that are not reduced."""
         if self.adds_gradients:
             return self._earlier()
-        through = self._below(lambda layer: layer.share, index, position + 1)
-        reduced = self.total(lambda layer: layer.share) - through
+        through = self._below("share", index, position + 1)
+        reduced = self.total("share") - through
         if self.keeps_gradients:
-            reduced += self._below(lambda layer: layer.kept_gradients, index, position + 1)
+            reduced += self._below("kept gradients", index, position + 1)
             reduced += self.root.kept_gradients
         return reduced

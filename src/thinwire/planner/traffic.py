@@ -22,17 +22,13 @@ from dataclasses import dataclass, replace
 from thinwire.errors import ConfigError
 from thinwire.planner.call import Call
 from thinwire.planner.group import Group
-from thinwire.planner.grouped import grouped_layers
+from thinwire.planner.grouped import grouped_layers, tells_layers_apart
 from thinwire.planner.layer_calls import LayerCalls
 from thinwire.planner.setting import Setting
 from thinwire.planner.workload import Layer
 from thinwire.recipe import Recipe
 
 __all__ = ["LayerTraffic", "MicroBatch", "RecipeTraffic", "micro_batches", "recipe_traffic"]
-
-
-# characters by which a pattern can match one index of a layer and not another
-TELLING = set("0123456789?[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,12 +170,10 @@ def recipe_traffic(setting: Setting, recipe: Recipe, rank: int | None = None) ->
 
 def _alike(layer: Layer, recipe: Recipe) -> Iterator[Layer]:
     """A run, cut where a pattern on names tells one of its layers from the next."""
-    rules = (recipe.weight_rule, recipe.grad_rule)
-    named = [pattern for rule in rules for pattern, _ in rule.exceptions]
-    patterns = set("".join((*named, *(pattern for pattern in recipe.exact if pattern != "1d"))))
-    if layer.count == 1 or not patterns & TELLING:
+    if layer.count == 1 or not tells_layers_apart(recipe):
         yield layer
         return
+    rules = (recipe.weight_rule, recipe.grad_rule)
     start, stop = layer.start, layer.start + layer.count
     shapes = [parameter.shape for parameter in layer.parameters]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from thinwire.errors import ConfigError
 from thinwire.planner.operation import Operation
@@ -66,6 +66,7 @@ class Layer:
         boundary: elements per token that enter the layer: all that full recompute keeps.
         reductions: tensor-parallel all-reduces of ``boundary`` elements per token in forward;
             backward has as many.
+        numel: elements of the parameters of one layer.
     """
 
     name: str
@@ -75,11 +76,12 @@ class Layer:
     operations: tuple[Operation, ...] = ()
     boundary: float = 0.0
     reductions: int = 0
+    numel: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def numel(self) -> int:
-        """Elements of the parameters of one layer."""
-        return sum(parameter.numel for parameter in self.parameters)
+    def __post_init__(self) -> None:
+        # asked for thousands of times in a plan, so added up once
+        numel = sum(parameter.numel for parameter in self.parameters)
+        object.__setattr__(self, "numel", numel)
 
     def parameter_names(self, index: int) -> Iterator[str]:
         """The full names of the parameters of the layer with this index."""
