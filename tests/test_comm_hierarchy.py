@@ -19,6 +19,7 @@ from thinwire.comm.sender import run_now
 from thinwire.comm.topology import Peers, discover_topology, even_ranks_per_host
 from thinwire.errors import ConfigError
 from thinwire.wire.key import Key
+from thinwire.wire.packing import Packing
 from world import run_world
 
 
@@ -55,6 +56,48 @@ def two_hops_body(rank: int, size: int, within: str, across: str) -> dict[str, i
     )
     assert report["across_bytes"] == expected_across
     return {"across": report["across_bytes"], "within": report["within_bytes"]}
+
+
+def rotated_body(rank: int, size: int, within: str, across: str) -> None:
+    """What both hops rotate is rotated once and back once: bit for bit the same done by hand."""
+    levels = TwoLevels.of(world_peers())
+    near, far = make_layout(within, size), make_layout(across, size)
+    numel, places = near.slot_numel, levels.within.size
+    out = torch.empty(numel)
+    mine = torch.cat([slot_of(rank * size + slot, numel) for slot in range(size)])
+    hop = FirstHop(Traffic(near, levels.within, Ledger()))
+    far_traffic = Traffic(far, levels.across, Ledger())
+    key = Key(seed=3, rank=rank)
+    run_now(reduce_scatter_in_two_hops(out, mine, hop, far_traffic, key, dist.ReduceOp.SUM))
+    arrived = []
+    for host in range(levels.across.size):
+        payloads = []
+        for place in range(places):
+            values = slot_of((host * places + place) * size + rank, numel)
+            payloads.append(packed(near.packings[rank], values))
+        partial = torch.empty(numel)
+        near.unrotated.packings[rank].decode_sum_into(payloads, partial)
+        arrived.append(packed(far.unrotated.packings[rank], partial))
+    by_hand = torch.empty(numel)
+    far.packings[rank].decode_sum_into(arrived, by_hand)
+    assert torch.equal(out, by_hand)
+    assert [p.wire_bytes for p in far.packings] == [p.wire_bytes for p in far.unrotated.packings]
+    exact = sum(slot_of(other * size + rank, numel) for other in range(size))
+    real = mask_padding(near, size)[rank]
+    assert isinstance(exact, torch.Tensor)
+    # int4's half steps of two hops, far below the sum itself: nothing is left rotated
+    assert (out - exact)[real].norm() < 0.3 * exact[real].norm()
+
+
+def packed(packing: Packing, values: torch.Tensor) -> torch.Tensor:
+    payload = torch.empty(packing.wire_bytes, dtype=torch.uint8)
+    packing.encode_into(values, payload, Key())
+    return payload
+
+
+@pytest.mark.parametrize("within", ["int8/128+hadamard", "int4/128+hadamard"])
+def test_rotations_cancel_between_the_hops(within: str) -> None:
+    run_world(rotated_body, 4, within, "int4/128+hadamard", ranks_per_host=2)
 
 
 @pytest.mark.parametrize(("size", "per_host"), [(4, 2), (6, 3), (6, 2)])

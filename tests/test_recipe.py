@@ -76,7 +76,7 @@ def test_the_first_pattern_that_matches_decides() -> None:
     for name, across_hosts, within_host in [
         ("blocks.0.up.weight", "int8/64", "int8/64"),
         ("BLOCKS.1.up.weight", "bf16", "bf16"),
-        ("embed", "int4/128+stochastic", "int8/128+stochastic"),
+        ("embed", "int4/128+stochastic+hadamard", "int8/128+stochastic+hadamard"),
     ]:
         assert str(recipe.grad_rule.format_of(name)) == across_hosts
         assert str(within.format_of(name)) == within_host

@@ -34,7 +34,7 @@ def warmup_body(rank: int, size: int) -> None:
     for _ in range(4):
         seen.append((str(compression.grad_formats.format_of("x")), compression.grad_formats_within))
         compression.count_step()
-    assert [fmt for fmt, _ in seen] == ["fp32", "fp32", *["int4/128+stochastic"] * 2]
+    assert [fmt for fmt, _ in seen] == ["fp32", "fp32", *["int4/128+stochastic+hadamard"] * 2]
     assert [within is None for _, within in seen] == [True, True, False, False]
     # a state from before the end of warm-up leads back into it
     compression.counters.load(start)

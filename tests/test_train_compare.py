@@ -218,7 +218,6 @@ def no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"steps": 0}, ConfigError, "steps"),
         ({"learning_rate": -1.0}, ConfigError, "learning_rate"),
         ({"device": "tpu"}, ConfigError, "device"),
-        ({"recipes": parse_recipes("ddp:accumulate=within")}, ConfigError, "accumulate=within"),
     ],
 )
 def test_what_is_wrong_is_found_before_anything_starts(

@@ -121,14 +121,14 @@ def qsdp(**fields: Any) -> Recipe:
 def sdp4bit(**fields: Any) -> Recipe:
     """SDP4Bit (arXiv 2410.15526): int4 weight deltas, gradients int8 within and int4 across hosts.
 
-    The paper rotates gradients by a Hadamard transform; here rounding is stochastic as there, and
-    the transform is an option of the format.
+    Gradients are rotated by a Hadamard transform as in the paper (section 3.2), and rounded
+    stochastically.
     """
     defaults = {
         "weights": "int4/2048",
         "replica": "rank/bf16",
-        "grads_within": "int8/128+stochastic",
-        "grads": "int4/128+stochastic",
+        "grads_within": "int8/128+stochastic+hadamard",
+        "grads": "int4/128+stochastic+hadamard",
     }
     return _named("sdp4bit", defaults, fields)
 

@@ -10,23 +10,29 @@ it sends each of them home, to the rank with its place on that host.
     rank 1 <- slots 1, 3 <- rank 0     rank 2 (host 1) <- slot 2 <- rank 0 (host 0)
 
 One hop sends (W - R) slots across hosts per rank, two hops send (H - 1): R times fewer.
+
+Note: rotations. A sum of rotated values is the rotated sum. What both hops rotate (``+hadamard``)
+is therefore rotated once, before the first, and back once, after the second. Residuals and what
+earlier micro-batches left are kept unrotated: with them, each hop rotates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from thinwire.comm.collectives import Traffic
 from thinwire.comm.exchange import exchange
+from thinwire.comm.layout import ShardLayout
 from thinwire.comm.ledger import BF16_BYTES
 from thinwire.comm.reduction import ReduceOp, finish_sum
 from thinwire.comm.sender import Job, Transfer
 from thinwire.comm.topology import Peers, even_ranks_per_host
 from thinwire.errors import ConfigError
+from thinwire.wire.feedback import NO_FEEDBACK
 from thinwire.wire.key import Key
 
 __all__ = ["FirstHop", "TwoLevels", "reduce_scatter_in_two_hops", "reduce_within"]
@@ -98,7 +104,8 @@ def reduce_within(partial: Tensor, contributions: Tensor, hop: FirstHop, key: Ke
         key: of the random numbers; the rank is part of it.
     """
     layout = hop.traffic.layout
-    sent_bytes = yield from _first_hop(partial, contributions, hop, key, is_last=True)
+    first = _first_hop(partial, contributions, hop, key, read_as=layout, is_last=True)
+    sent_bytes = yield from first
     hop.traffic.ledger.record(
         "reduce_scatter",
         within_bytes=sent_bytes,
@@ -121,7 +128,8 @@ def reduce_scatter_in_two_hops(
        of its place.
     2. Decode and sum the R contributions of the host in fp32, in rank order: H partial slots. Add
        those that earlier contributions left, if any.
-    3. Encode them in the format for across hosts; send each to the rank that owns it.
+    3. Encode them in the format for across hosts; send each to the rank that owns it. What both
+       hops rotate is still rotated, and is not rotated again.
     4. Decode and sum the H partial slots in fp32, in host order, and apply what ``op`` asks for.
 
     Bytes sent per rank = (R - 1) * H slots within the host, (H - 1) slots across hosts, each in the
@@ -138,7 +146,11 @@ def reduce_scatter_in_two_hops(
     num_hosts, per_host = across.peers.size, within.traffic.peers.size
     place, slot_numel = within.traffic.peers.rank, across.layout.slot_numel
     partial = torch.empty((num_hosts, slot_numel), dtype=torch.float32, device=contributions.device)
-    first = _first_hop(partial, contributions, within, key, is_last=False)
+    near, far = within.traffic.layout, across.layout
+    is_plain = within.held is None and across.feedback is NO_FEEDBACK
+    stays_rotated = bool(near.rotated) and near.rotated == far.rotated and is_plain
+    read_as = near.unrotated if stays_rotated else near
+    first = _first_hop(partial, contributions, within, key, read_as=read_as, is_last=False)
     del contributions  # a job may wait long for its turn on the wire
     sent_within = yield from first
     if within.held is not None:
@@ -146,9 +158,10 @@ def reduce_scatter_in_two_hops(
     second = _Hop(
         [[(h * per_host + place, partial[h])] for h in range(num_hosts)],
         [(across.peers.rank * per_host + place, output)],
-        across,
+        replace(across, layout=far.unrotated) if stays_rotated else across,
         key.fold(2),
         "across",
+        read_as=far,
     )
     yield Transfer(second.run)
     second.sum_up()
@@ -163,7 +176,13 @@ def reduce_scatter_in_two_hops(
 
 
 def _first_hop(
-    partial: Tensor, contributions: Tensor, hop: FirstHop, key: Key, *, is_last: bool
+    partial: Tensor,
+    contributions: Tensor,
+    hop: FirstHop,
+    key: Key,
+    *,
+    read_as: ShardLayout,
+    is_last: bool,
 ) -> Generator[Transfer, None, int]:
     """Sum the host's contributions to the slots of the own place; returns the bytes sent."""
     num_hosts, peers = len(partial), hop.traffic.peers
@@ -174,6 +193,7 @@ def _first_hop(
         hop.traffic,
         key.fold(1),
         "within",
+        read_as=read_as,
     )
     del slots, contributions  # a job may wait long for its turn on the wire
     yield Transfer(exchanged.run, is_last=is_last)
@@ -190,6 +210,7 @@ class _Hop:
         traffic: those who exchange, and how slots are packed.
         key: of the random numbers.
         name: of the hop, which has residuals of its own.
+        read_as: how what arrives is decoded: as packed, or without rotating back.
     """
 
     def __init__(
@@ -199,8 +220,11 @@ class _Hop:
         traffic: Traffic,
         key: Key,
         name: str,
+        *,
+        read_as: ShardLayout,
     ) -> None:
         self._peers, self._packings, self._sums = traffic.peers, traffic.layout.packings, sums
+        self._read_as = read_as.packings
         self._feedback = traffic.feedback
         self._outgoing = [self._encode(parts, key, name) for parts in outgoing]
         self._incoming = [torch.empty_like(self._outgoing[self._peers.rank]) for _ in outgoing]
@@ -230,4 +254,4 @@ class _Hop:
         pieces = [torch.split(payload, sizes) for payload in self._incoming]
         for index, (slot, total) in enumerate(self._sums):
             arrived = [parts[index] for parts in pieces]
-            self._packings[slot].decode_sum_into(arrived, total)
+            self._read_as[slot].decode_sum_into(arrived, total)

@@ -12,13 +12,15 @@ parameter may be short, or empty. Only real elements are encoded: padding never 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from thinwire.formats import WireFormat
 from thinwire.wire.packing import Packing, Segment
 
 __all__ = ["Piece", "ShardLayout", "even_piece_numel", "row_piece_numel"]
+
+ROTATION = "hadamard"  # the option that rotates 32 elements at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,23 @@ class ShardLayout:
             )
             for rank in range(self.world_size)
         )
+
+    @cached_property
+    def rotated(self) -> frozenset[str]:
+        """The pieces whose format rotates them."""
+        return frozenset(p.name for p in self.pieces if ROTATION in p.format.options)
+
+    @cached_property
+    def unrotated(self) -> ShardLayout:
+        """The same slots in formats that do not rotate: payloads of rotated values, read as such.
+
+        A rotation changes no byte of the layout of a payload, and leaves each element in its place.
+        """
+        pieces = (
+            replace(piece, format=replace(piece.format, options=piece.format.options - {ROTATION}))
+            for piece in self.pieces
+        )
+        return ShardLayout(pieces, self.world_size)
 
     @cached_property
     def slot_bytes(self) -> int:
