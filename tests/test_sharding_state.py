@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 import thinwire as tw
 from small_models import draw_tokens, make_model, token_loss
+from thinwire.comm import collectives, exchange
 from thinwire.errors import StateError
 from thinwire.recipes import parse_recipe
 from world import run_world
@@ -107,6 +109,40 @@ def test_a_resumed_run_goes_on_bit_for_bit(texts: list[str], size: int, per_host
         for text, (through, resumed, forgetful) in answers.items():
             assert torch.equal(through, resumed), text
             assert not torch.equal(through, forgetful), text
+
+
+def rewound_body(rank: int, size: int, texts: list[str]) -> list[tuple[str, Tensor, Tensor]]:
+    """Weights of a run, and of the same model once more after it was taken back."""
+    free, answers = exchange.exchange, []
+
+    def slow(*args: Any) -> None:
+        time.sleep(0.03)  # the last reductions are under way when the state is loaded
+        free(*args)
+
+    setattr(collectives, "exchange", slow)  # noqa: B010 - a stand-in of another type
+    for text in texts:
+        model, optimizer = make(text)
+        steps(model, optimizer, rank, 0, 2)
+        saved = copied([model.state_dict(), optimizer.state_dict(), tw.compression_state(model)])
+        steps(model, optimizer, rank, 2, 4)
+        through = weights(model)
+        model.load_state_dict(saved[0])
+        optimizer.load_state_dict(saved[1])
+        tw.load_compression_state(model, saved[2])
+        steps(model, optimizer, rank, 2, 4)
+        answers.append((text, through, weights(model)))
+    return answers
+
+
+def test_what_is_under_way_does_not_change_what_is_loaded() -> None:
+    texts = [
+        f"ddp:{CODED}:staleness=1",
+        "ddp:grads=lowrank=2:feedback=true:min_numel=0:staleness=1",
+        f"zero2:{CODED}:weights=fp32:staleness=1",
+    ]
+    for answers in run_world(rewound_body, 2, texts):
+        for text, through, again in answers:
+            assert torch.equal(through, again), text
 
 
 def distributed_body(rank: int, size: int, folder: str) -> tuple[Tensor, Tensor, int]:

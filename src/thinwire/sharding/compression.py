@@ -162,6 +162,12 @@ class Compression:
         for memory in self._memories():
             memory.undo()
 
+    def finish_jobs(self) -> None:
+        """Return when no job writes to what is remembered; a job's error is left to its ticket."""
+        for sender in (self.sender, self.delta_sender):
+            if sender is not None:
+                sender.finish()
+
     def choose_formats(self) -> None:
         """Let gradients travel in the recipe's formats, or those chosen, once warm-up is over."""
         # the same objects as before where nothing changes: layouts are kept as long as their source

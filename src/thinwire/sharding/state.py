@@ -60,6 +60,7 @@ def compression_state(model: nn.Module) -> dict[str, Tensor]:
         StateError: the model was neither sharded nor compressed by thinwire.
     """
     compression = compression_of(model)
+    compression.finish_jobs()
     state = Arrangement.of(compression).state() | {ORIGIN: origin_entry(compression.recipe)}
     for prefix, store in _stores(compression):
         state |= {f"{prefix}/{name}": tensor for name, tensor in store.state().items()}
@@ -99,6 +100,7 @@ def load_compression_state(model: nn.Module, state: Mapping[str, Tensor]) -> Non
         shared = {f"{prefix}/{n}": t for prefix, kept in entries.items() for n, t in kept.items()}
         description = f"{digest(shared)}, of {saved!r}"
         require_agreement("shared part of the state", description, StateError)
+    compression.finish_jobs()  # or one under way would go on to change what is loaded
     compression.divisor = saved.divisor
     for prefix, store in _stores(compression):
         store.load(entries[prefix])
