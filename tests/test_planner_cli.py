@@ -50,6 +50,32 @@ def test_nothing_fits_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(capsys.readouterr().out)["choice"] is None
 
 
+@pytest.mark.parametrize(
+    ("formats", "told"),
+    [
+        ("bf16,bf16", "'bf16' is listed twice"),
+        ("int4/128, bf16,int4/128", "'int4/128' is listed twice"),
+        ("lowrank=4", "write lowrank=4/ROWSxCOLUMNS"),
+    ],
+)
+def test_a_list_of_formats_that_cannot_be_priced(
+    formats: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*ESTIMATE, "--formats", formats]) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_matrix_of_low_rank_is_priced(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ESTIMATE, "--formats", "lowrank=4/1000x1000", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["payload_bytes"] == 4 * 4 * (1000 + 1000)  # two factors of four columns in fp32
+
+
+def test_an_ideal_link_loses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ESTIMATE, "--loss", "0.01", "--protocol", "ideal"]) == 2
+    assert "an ideal link loses nothing" in capsys.readouterr().err
+
+
 def test_a_cluster_file_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(

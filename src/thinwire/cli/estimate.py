@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from thinwire.errors import ConfigError
+
 __all__ = ["estimate"]
 
 
@@ -78,7 +80,7 @@ def estimate(  # noqa: PLR0913 - typer reads the options from the signature
         parse_count(parameters),
         load_link(protocol or ("tcp" if loss else "ideal"), numbers),
         load_device(device),
-        DEFAULT_FORMATS if formats is None else tuple(formats.split(",")),
+        DEFAULT_FORMATS if formats is None else _listed(formats),
     )
     if html is not None:
         from thinwire.planner.estimate_page import write_estimate_page
@@ -90,3 +92,19 @@ def estimate(  # noqa: PLR0913 - typer reads the options from the signature
         from thinwire.cli.estimate_view import print_estimate
 
         print_estimate(priced, page=html)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    """The formats of a list, each of which gets a row of its own."""
+    from thinwire.formats import parse_format
+
+    formats = [parse_format(item.strip()) for item in text.split(",")]
+    for index, item in enumerate(formats):
+        if item in formats[:index]:
+            raise ConfigError(f"format {str(item)!r} is listed twice: name each format once")
+        if item.rank is not None and item.shape is None:
+            raise ConfigError(
+                f"format {str(item)!r}: its size depends on the shape of the matrix; write "
+                f"{item}/ROWSxCOLUMNS, whose product is the number of parameters"
+            )
+    return tuple(map(str, formats))
