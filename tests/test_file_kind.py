@@ -32,6 +32,21 @@ def test_a_pipe_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None
         READERS[name](tmp_path / name)
 
 
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("content", [b"a = " + b"[" * 100_000, b"[" * 100_000, b"\xff", b"a = "])
+def test_what_no_parser_takes_is_refused(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ThinwireError, match="not a"):
+        READERS[name](tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["recipe.toml", "cluster.toml"])
+def test_an_integer_too_long_to_read_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("a = " + "1" * 5000)
+    with pytest.raises(ThinwireError, match="not a TOML file"):
+        READERS[name](tmp_path / name)
+
+
 def test_a_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("ä", encoding="utf-8")
     assert read_file_text(tmp_path / "text") == "ä"

@@ -246,7 +246,7 @@ def read_recipe(path: Path) -> Recipe:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"recipe file {path}: cannot be read ({reason})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"recipe file {path}: not a TOML file ({error})") from error
     if not table:
         raise ConfigError(
