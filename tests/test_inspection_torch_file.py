@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,7 +138,7 @@ def test_code_in_a_file_is_named_and_not_run(
     with pytest.raises(InputError, match=said) as raised:
         save(tmp_path / "a.pt", content, **options)
     assert "code from a file is not run" in str(raised.value)
-    assert "copy it again" not in str(raised.value)
+    assert "download it again" not in str(raised.value)
     assert not target.exists()
 
 
@@ -154,6 +155,24 @@ def test_a_pickle_that_torch_did_not_write_is_not_called_damaged(tmp_path: Path)
     (tmp_path / "a.pt").write_bytes(pickle.dumps({"a": [1.0]}, protocol=2))
     with pytest.raises(InputError, match=r"torch\.save did not write.*torch\.save\("):
         open_source(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_file_that_was_cut_anywhere_is_called_cut_and_not_suspected(
+    tmp_path: Path, old: bool
+) -> None:
+    path = tmp_path / "a.pt"
+    content = OrderedDict(weight=torch.ones(3), bias=nn.Parameter(torch.ones(2)))
+    torch.save(content, path, _use_new_zipfile_serialization=not old)
+    whole = path.read_bytes()
+    # below ten bytes nothing says of what kind a file is
+    for size in range(10, len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(InputError, match="download it again") as raised:
+            open_source(path)
+        told = str(raised.value)
+        assert "is cut short" in told or (old and "not a whole file" in told), (size, told)
+        assert "code" not in told, (size, told)
 
 
 def test_the_refusal_names_what_only_code_could_rebuild(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from thinwire.inspection.stored import StoredTensor
 __all__ = ["TorchFile"]
 
 STATES = "optimizer states"
+ZIP_BEGIN = b"PK\x03\x04"
+CUT_SHORT = "is cut short: it ends before its last tensor; copy or download it again"
 ALONE = "save its tensors alone: torch.save(model.state_dict(), FILE)"
 # What torch says, the surest first, and what it means. It reads pickles of protocol 2, and stops at
 # the first instruction of a later one: FRAME, number 149, which protocol 4 brought.
@@ -102,17 +104,45 @@ class TorchFile:
 
 
 def _load(path: Path, label: str) -> object:
+    is_zip = zipfile.is_zipfile(path)
     try:
+        if not is_zip and _begins_as_zip(path):  # its table of contents stands at the end
+            raise InputError(f"{label}: {CUT_SHORT}")
         with warnings.catch_warnings():
             # that the pickle has another protocol than torch's own: it is read, or it is not
             warnings.simplefilter("ignore", UserWarning)
-            return torch.load(
-                path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
-            )
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{label}: cannot be read ({error.strerror or error})") from error
     except Exception as error:  # a broken file trips torch up in any way
-        raise InputError(f"{label}: {_explain(error)}") from error
+        reason = CUT_SHORT if _ends_too_early(path, error) else _explain(error)
+        raise InputError(f"{label}: {reason}") from error
+
+
+def _begins_as_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(ZIP_BEGIN)) == ZIP_BEGIN
+
+
+def _ends_too_early(path: Path, error: Exception) -> bool:
+    """Whether a file of the old format was cut: torch ran into its end, or it ends in a name.
+
+    Of a name that was cut torch says that it is none that it knows, as if the file held code.
+    """
+    if isinstance(error, EOFError) or "unexpected EOF" in str(error):
+        return True
+    match = re.search(r"(?:unsupported|Unsupported global:) GLOBAL (\S+)", str(error))
+    if match is None:
+        return False
+    # In the file a line break stands between the module and the name, and another one behind the
+    # name; torch takes the last character of a line for one.
+    called = f"c{match[1]}".encode()
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - len(called) - 1))
+        end = file.read().replace(b"\n", b".")
+    return match[1].endswith(".") or end.endswith(called) or end[:-1].endswith(called)
 
 
 def _explain(error: Exception) -> str:
@@ -123,7 +153,10 @@ def _explain(error: Exception) -> str:
             return found.format(*match.groups())
     *_, detail = message.split("WeightsUnpickler error: ")  # before it torch tells how to run code
     reason = next(iter(detail.strip().splitlines()), type(error).__name__).split(". ")[0]
-    return f"not a whole file of torch.save ({reason}); copy it again, or save a state dict again"
+    return (
+        f"not a whole file of torch.save ({reason}); copy or download it again, or save a state "
+        "dict again"
+    )
 
 
 def _walk(root: object) -> Iterator[tuple[str, Tensor, bool]]:
