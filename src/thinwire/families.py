@@ -92,7 +92,8 @@ def unknown_family(name: str) -> str:
             known.append(f"{family_name}{family.bits[0]}..{family_name}{family.bits[-1]}")
         else:
             known.append(f"{family_name}={family.setting}" if family.setting else family_name)
-    return f"unknown format {name!r}: use one of {', '.join(known)}, for example 'int4/128'"
+    what = f"unknown format {name!r}" if name else "a format without a name"
+    return f"{what}: use one of {', '.join(known)}, for example 'int4/128'"
 
 
 def parse_block(name: str, text: str) -> int:

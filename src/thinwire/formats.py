@@ -346,6 +346,10 @@ def _number(text: str, owner: str, example: str) -> Decimal:
     except InvalidOperation:
         number = Decimal("NaN")
     if re.fullmatch(r"[0-9.]{1,12}", text) is None or not number.is_finite():
+        if number.is_finite() and 0 < number < 1000 and len(f"{number:f}") <= 12:
+            raise FormatError(
+                f"{owner} is written without an exponent or a sign: write {number:f}, not {text!r}"
+            )
         raise FormatError(f"{owner} needs a number, not {text!r}: write for example {example!r}")
     return number.normalize()
 

@@ -132,8 +132,15 @@ def parse_formats(text: str) -> tuple[WireFormat, ...]:
 
     Raises:
         FormatError: one of them does not parse.
+        ConfigError: there is nothing before or after a comma.
     """
-    return tuple(parse_format(part) for part in text.split(","))
+    parts = text.split(",")
+    if not all(part.strip() for part in parts):
+        raise ConfigError(
+            f"--formats {text!r}: a format is missing; write for example --formats "
+            "int8/128,int4/128"
+        )
+    return tuple(map(parse_format, parts))
 
 
 def parse_exact(text: str) -> Recipe:
