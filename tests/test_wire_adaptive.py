@@ -98,6 +98,55 @@ def test_a_gradient_that_is_not_finite_says_nothing_about_formats() -> None:
     assert torch.equal(formats.losses(), before)
 
 
+@pytest.mark.parametrize("odd", [0.0, math.nan, math.inf])
+@pytest.mark.parametrize("budget", [ByteBudget(5.0), ErrorBudget(0.05)])
+def test_a_layer_of_which_nothing_is_known_keeps_its_format(
+    budget: ByteBudget | ErrorBudget, odd: float
+) -> None:
+    layers = _layers()
+    parts = {name: [layer.numel()] for name, layer in layers.items()}
+    formats = AdaptiveFormats(parts, CANDIDATES, budget)
+    first = formats.format_of("loud")
+    formats.observe("loud", torch.full((4000,), odd), Key())
+    formats.observe("plain", layers["plain"], Key())
+    formats.observe("quiet", layers["quiet"], Key())
+    formats.choose(formats.losses())
+    assert formats.format_of("loud") == first
+    assert formats.format_of("quiet") != formats.format_of("plain")  # the others were chosen
+    assert formats.wire_bytes <= 5.0 / 8 * 12000 or isinstance(budget, ErrorBudget)
+
+
+@pytest.mark.parametrize("budget", [ByteBudget(5.0), ErrorBudget(0.05)])
+def test_where_nothing_is_known_of_any_layer_all_keep_their_formats(
+    budget: ByteBudget | ErrorBudget,
+) -> None:
+    formats = AdaptiveFormats({"a": [4000], "b": [8000]}, CANDIDATES, budget)
+    formats.take([CANDIDATES[0], CANDIDATES[1]])
+    formats.choose(formats.losses())
+    assert [formats.format_of(name) for name in formats.names] == CANDIDATES[:2]
+
+
+def test_formats_chosen_within_a_larger_budget_are_not_kept() -> None:
+    formats = _formats(mean_bits=5.0)
+    formats.take([CANDIDATES[-1]] * 3)
+    formats.observe("plain", _layers()["plain"], Key())
+    formats.choose(formats.losses())
+    assert str(formats.format_of("loud")) == "int4/32"  # the first one
+    assert formats.wire_bytes <= 5.0 / 8 * 12000
+
+
+# the squares of both sizes are beyond float32, and the numbers are not
+@pytest.mark.parametrize("size", [2.0**-110, 2.0**100])
+def test_layers_of_any_size_are_told_apart(size: float) -> None:
+    formats, scaled = _observed(_formats()), _formats()
+    for name, layer in _layers().items():
+        scaled.observe(name, layer * size, Key())
+    for one in (formats, scaled):
+        one.choose(one.losses())
+    for name in formats.names:
+        assert scaled.format_of(name) == formats.format_of(name)
+
+
 def test_what_cannot_be_chosen_from_is_refused() -> None:
     with pytest.raises(ConfigError, match="were given int4/128: offer for example"):
         AdaptiveFormats({"a": [10]}, [parse_format("int4")], ByteBudget(5.0))

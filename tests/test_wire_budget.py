@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 
@@ -52,3 +53,11 @@ def test_all_begin_with_the_widest_that_keeps_to_the_budget() -> None:
     assert ErrorBudget(0.5).first_choice(SIZES, sum(NUMELS)) == 2
     with pytest.raises(ConfigError, match="raise the mean bits"):
         ByteBudget(3.9).first_choice(SIZES, sum(NUMELS))
+
+
+@pytest.mark.parametrize("odd", [-1.0, 0.0, math.nan, math.inf, "4", None, True])
+def test_what_is_no_budget_is_refused(odd: Any) -> None:
+    with pytest.raises(ConfigError, match="mean_bits is a number above 0"):
+        ByteBudget(odd)
+    with pytest.raises(ConfigError, match="relative is a number above 0"):
+        ErrorBudget(odd)

@@ -40,7 +40,12 @@ def squared_error(values: Tensor, fmt: WireFormat, key: Key) -> float:
     codec.encode_into(values, payload, key)
     decoded = torch.empty(values.shape, dtype=torch.float32, device=values.device)
     codec.decode_into(payload, decoded)
-    return float(decoded.sub_(values).square_().sum(dtype=torch.float64))
+    return _square(decoded.sub_(values))
+
+
+def _square(values: Tensor) -> float:
+    """The sum of squares. In float32 those of 1e20 would be infinite, and those of 1e-25 zero."""
+    return float(values.double().square_().sum())
 
 
 class AdaptiveFormats:
@@ -79,7 +84,7 @@ class AdaptiveFormats:
         ]
         # the last column is the sum of squares of what was observed
         self._losses = torch.zeros(len(self._rows), len(self.candidates) + 1, dtype=torch.float64)
-        self._choices = [budget.first_choice(self._bytes, self.numel)] * len(self._rows)
+        self._choices = [self._first_choice()] * len(self._rows)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -103,8 +108,7 @@ class AdaptiveFormats:
         """
         row = self._row(name)
         errors = [squared_error(values, fmt, key) for fmt in self.candidates]
-        square = float(values.float().square().sum(dtype=torch.float64))
-        losses = torch.tensor([*errors, square], dtype=torch.float64)
+        losses = torch.tensor([*errors, _square(values)], dtype=torch.float64)
         if losses.isfinite().all():
             self._losses[row] += losses
 
@@ -119,6 +123,9 @@ class AdaptiveFormats:
     def choose(self, losses: Tensor) -> None:
         """Choose anew from losses summed over ranks, and begin to observe afresh.
 
+        A parameter of which nothing is known, for all that was observed of it was zero or not
+        finite, keeps its format; the others share what that leaves of the budget.
+
         Raises:
             StateError: ``losses`` has another shape than what `losses` returned.
         """
@@ -127,8 +134,20 @@ class AdaptiveFormats:
                 f"losses have shape {tuple(losses.shape)}, and {tuple(self._losses.shape)} are "
                 "needed: pass the sum over ranks of what losses() returned"
             )
-        errors, square = losses[:, :-1].tolist(), float(losses[:, -1].sum())
-        self._choices = self._budget.choose(errors, self._bytes, self.numel, square)
+        known = (losses.isfinite().all(dim=1) & (losses[:, -1] > 0)).tolist()
+        if not self._fits():  # formats that were taken over, chosen within a larger budget
+            self._choices = [self._first_choice()] * len(self._rows)
+        rows = zip(known, losses[:, :-1].tolist(), self._bytes, self._choices, strict=True)
+        # a row of which nothing is known has one option, and no loss that would be compared
+        options = [
+            (errors, sizes) if is_known else ([0.0], [sizes[choice]])
+            for is_known, errors, sizes, choice in rows
+        ]
+        errors, sizes = [row[0] for row in options], [row[1] for row in options]
+        square = float(losses[known, -1].sum())
+        chosen = self._budget.choose(errors, sizes, self.numel, square)
+        pairs = zip(known, chosen, self._choices, strict=True)
+        self._choices = [new if is_known else old for is_known, new, old in pairs]
         self.forget()
 
     def forget(self) -> None:
@@ -150,6 +169,12 @@ class AdaptiveFormats:
                 f"needed, not {', '.join(map(str, formats))}: take those of the same parameters"
             )
         self._choices = [self.candidates.index(fmt) for fmt in formats]
+
+    def _first_choice(self) -> int:
+        return self._budget.first_choice(self._bytes, self.numel)
+
+    def _fits(self) -> bool:
+        return self.wire_bytes <= self._budget.limit_bytes(self.numel)
 
     def _row(self, name: str) -> int:
         row = self._rows.get(name)

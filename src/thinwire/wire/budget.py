@@ -5,6 +5,7 @@ Both see a table of parameters x candidates: the bytes that each takes, and what
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ Table = Sequence[Sequence[float]]
 
 class Budget(Protocol):
     """Chooses one candidate for every parameter, by its column in the tables."""
+
+    def limit_bytes(self, numel: int) -> float:
+        """What ``numel`` elements may take; infinite where bytes are not what is limited."""
 
     def first_choice(self, sizes: Table, numel: int) -> int:
         """The column for all parameters while nothing is known of them.
@@ -50,9 +54,17 @@ class ByteBudget:
     Attributes:
         mean_bits: bits per element on the wire, scales included, that all parameters together may
             take on average.
+
+    Raises:
+        ConfigError: it is no finite number above 0.
     """
 
     mean_bits: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of bits."""
+        if not _is_number(self.mean_bits) or self.mean_bits <= 0:
+            raise ConfigError(f"mean_bits is a number above 0, such as 4.5, not {self.mean_bits!r}")
 
     def limit_bytes(self, numel: int) -> int:
         """What ``numel`` elements may take."""
@@ -83,9 +95,21 @@ class ErrorBudget:
     Attributes:
         relative: the 2-norm of what is lost of all parameters together, as a part of the 2-norm of
             their values.
+
+    Raises:
+        ConfigError: it is no finite number above 0.
     """
 
     relative: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is no error."""
+        if not _is_number(self.relative) or self.relative <= 0:
+            raise ConfigError(f"relative is a number above 0, such as 0.05, not {self.relative!r}")
+
+    def limit_bytes(self, numel: int) -> float:  # noqa: ARG002 - any number of bytes
+        """No limit."""
+        return math.inf
 
     def first_choice(self, sizes: Table, numel: int) -> int:  # noqa: ARG002 - any number of bytes
         """The candidate of most bytes, for errors are not known yet."""
@@ -105,6 +129,10 @@ class ErrorBudget:
             )
             return [row.index(min(row)) for row in map(list, losses)]
         return cheapest_choices(sizes, losses, limit)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _totals(sizes: Table) -> list[float]:
