@@ -1,45 +1,84 @@
-"""From which bandwidth on compression stops paying."""
+"""At which bandwidths compression pays."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
+from thinwire.planner.prediction import Prediction
 from thinwire.planner.setting import Setting
 from thinwire.planner.step import Step
 from thinwire.planner.traffic import RecipeTraffic, recipe_traffic
 from thinwire.recipe import Recipe
 
-__all__ = ["FASTEST_BIT_PER_S", "SLOWEST_BIT_PER_S", "best_step_s", "break_even_bit_per_s", "price"]
+__all__ = ["PayingRates", "best_step_s", "paying_rates", "price"]
 
 PricedRecipe = tuple[Recipe, RecipeTraffic]
 
-SLOWEST_BIT_PER_S, FASTEST_BIT_PER_S = 1e6, 1e14
-LEADERS = 2
-LEADER_RATES_BIT_PER_S = (SLOWEST_BIT_PER_S, 1e9, 1e11, FASTEST_BIT_PER_S)
+SLOWEST_BIT_PER_S = 1e6
+DECADES = 8  # up to 100 Tbit/s
+POINTS_A_DECADE = 2
 PRECISION = 1e-3  # of the rate; published figures and measurements are far coarser
 
 
-def break_even_bit_per_s(
-    setting: Setting, compressed: Sequence[Recipe], uncompressed: Sequence[Recipe]
-) -> float | None:
-    """The rate of the link below which the best compressed recipe is faster than the best other.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayingRates:
+    """Where the best compressed recipe is faster than the best other one.
+
+    Attributes:
+        pays_slowest: whether it is over the slowest link.
+        crossings_bit_per_s: rates of the link at which that changes, in rising order.
+    """
+
+    pays_slowest: bool
+    crossings_bit_per_s: tuple[float, ...]
+
+    def pays_at(self, bit_per_s: float) -> bool:
+        """Whether compression pays at a rate."""
+        passed = sum(rate < bit_per_s for rate in self.crossings_bit_per_s)
+        return self.pays_slowest == (passed % 2 == 0)
+
+    def nearest(self, bit_per_s: float) -> float | None:
+        """The crossing nearest to a rate by their ratio; ``None``: there is none."""
+        return min(
+            self.crossings_bit_per_s,
+            key=lambda rate: abs(math.log(rate / bit_per_s)),
+            default=None,
+        )
+
+    def intervals(self) -> list[tuple[float, float]]:
+        """The ranges of rates at which it pays, from 0 to infinity."""
+        bounds = [0.0, *self.crossings_bit_per_s, math.inf]
+        return list(pairwise(bounds))[0 if self.pays_slowest else 1 :: 2]
+
+
+def paying_rates(
+    setting: Setting, compressed: Sequence[Prediction], others: Sequence[Prediction]
+) -> PayingRates | None:
+    """The rates of the link at which the best of some recipes is faster than the best of others.
 
     Returns:
-        The rate, or ``None`` where one side is faster at every rate, or there is only one side.
+        The rates; ``None`` where nothing crosses a link, or there is only one side.
     """
-    if not compressed or not uncompressed or not setting.group.is_across:
+    if not compressed or not others or not setting.group.is_across:
         return None
+    own = setting.cluster.link.bit_per_s
+    small, large = _Side(setting, compressed), _Side(setting, others)
 
-    small, others = _leaders(setting, compressed), _leaders(setting, uncompressed)
+    def pays(bit_per_s: float) -> bool:
+        return small.best_s(bit_per_s) < large.best_s(bit_per_s)
 
-    def gain_s(bit_per_s: float) -> float:
-        return best_step_s(setting, others, bit_per_s) - best_step_s(setting, small, bit_per_s)
-
-    if gain_s(SLOWEST_BIT_PER_S) <= 0 or gain_s(FASTEST_BIT_PER_S) >= 0:
-        return None
-    return _crossing(gain_s)
+    rates = sorted({own, *_rates(POINTS_A_DECADE)})
+    verdicts = [pays(rate) for rate in rates]
+    crossings = [
+        _crossing(pays, low, high)
+        for (low, high), (before, after) in zip(pairwise(rates), pairwise(verdicts), strict=True)
+        if before != after
+    ]
+    return PayingRates(pays_slowest=verdicts[0], crossings_bit_per_s=tuple(crossings))
 
 
 def best_step_s(setting: Setting, recipes: Sequence[PricedRecipe], bit_per_s: float) -> float:
@@ -53,23 +92,52 @@ def price(setting: Setting, recipes: Sequence[Recipe]) -> list[PricedRecipe]:
     return [(recipe, recipe_traffic(setting, recipe)) for recipe in recipes]
 
 
-def _leaders(setting: Setting, recipes: Sequence[Recipe]) -> list[PricedRecipe]:
-    """The recipes that can be the fastest at some rate: the first few at slow and at fast rates."""
-    chosen: dict[Recipe, PricedRecipe] = {}
-    priced = price(setting, recipes)
-    for rate in LEADER_RATES_BIT_PER_S:
-        by_time = sorted(priced, key=lambda item: best_step_s(setting, [item], rate))
-        chosen.update((item[0], item) for item in by_time[:LEADERS])
-    return list(chosen.values())
+def _rates(points_a_decade: int) -> list[float]:
+    count = DECADES * points_a_decade + 1
+    return [SLOWEST_BIT_PER_S * 10 ** (index / points_a_decade) for index in range(count)]
 
 
-def _crossing(gain_s: Callable[[float], float]) -> float:
-    """Where a gain that is positive at slow rates turns negative, by bisection of the logarithm."""
-    low, high = math.log(SLOWEST_BIT_PER_S), math.log(FASTEST_BIT_PER_S)
-    while high - low > PRECISION:
-        middle = (low + high) / 2
-        if gain_s(math.exp(middle)) > 0:
+class _Side:
+    """Recipes of one side: the fastest at some rate, decade by decade, and at the present one.
+
+    Of those that send the same only the fastest can be: no rate changes what else tells them apart.
+    """
+
+    def __init__(self, setting: Setting, predictions: Sequence[Prediction]) -> None:
+        ordered = sorted(predictions, key=lambda item: (item.step_s, item.time.compute_s))
+        kinds: dict[Recipe, Recipe] = {}
+        for prediction in ordered:
+            kinds.setdefault(_sending(prediction.recipe), prediction.recipe)
+        priced = price(setting, list(kinds.values()))
+        leaders = {priced[0][0]: priced[0]}
+        self._setting = setting
+        self._best_s = {setting.cluster.link.bit_per_s: ordered[0].step_s}
+        for rate in _rates(1):
+            steps_s = [best_step_s(setting, [item], rate) for item in priced]
+            self._best_s[rate] = min(steps_s)
+            leader = priced[steps_s.index(self._best_s[rate])]
+            leaders[leader[0]] = leader
+        self._leaders = list(leaders.values())
+
+    def best_s(self, bit_per_s: float) -> float:
+        """The step of the fastest over a link of another rate."""
+        if bit_per_s not in self._best_s:
+            self._best_s[bit_per_s] = best_step_s(self._setting, self._leaders, bit_per_s)
+        return self._best_s[bit_per_s]
+
+
+def _sending(recipe: Recipe) -> Recipe:
+    """What of a recipe decides what it sends, and when."""
+    return dataclasses.replace(recipe, activations="keep", optimizer_states="fp32", offload="none")
+
+
+def _crossing(pays: Callable[[float], bool], low: float, high: float) -> float:
+    """Where the verdict of two rates changes between them, by bisection of the logarithm."""
+    before = pays(low)
+    while high > low * (1 + PRECISION):
+        middle = math.sqrt(low * high)
+        if pays(middle) == before:
             low = middle
         else:
             high = middle
-    return math.exp((low + high) / 2)
+    return math.sqrt(low * high)

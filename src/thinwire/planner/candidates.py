@@ -9,10 +9,13 @@ from typing import Any
 
 from thinwire.formats import WireFormat
 from thinwire.planner.setting import Setting
+from thinwire.planner.workload import DTYPE_BYTES
 from thinwire.recipe import Recipe
 from thinwire.recipes import names, parse_recipe
 
-__all__ = ["drift_rank", "grid", "memory_variants", "named_recipes"]
+__all__ = ["drift_rank", "grid", "memory_variants", "named_recipes", "sends_fewer_bits"]
+
+MOST_LOST = 2.0  # by two codecs, one for each direction
 
 # what saves memory, the cheapest in time first
 SAVINGS = (
@@ -81,16 +84,33 @@ def grid(setting: Setting) -> Iterator[Recipe]:
 
 
 def drift_rank(recipe: Recipe) -> float:
-    """How much a recipe's codecs lose, for ranking recipes that take the same time.
+    """How far a recipe strays from plain training, for ranking those that take the same time.
 
     The half step of each direction, as a share of a block's largest value, or the share of elements
-    that are left out; feedback and stochastic rounding repair the mean and count half. An order,
-    not a prediction of the loss.
+    that are left out; feedback and stochastic rounding repair the mean and count half. Gradients
+    that are late and ranks that train on their own count more than any codec. An order, not a
+    prediction of the loss.
     """
     if recipe.is_uncompressed:
         return 0.0
     lost = sum(_lost(fmt) for fmt in (recipe.weight_format, recipe.grad_format))
-    return lost / 2 if recipe.feedback else lost
+    strays = (recipe.staleness > 0) + (recipe.local_steps > 1)
+    return (lost / 2 if recipe.feedback else lost) + MOST_LOST * strays
+
+
+def sends_fewer_bits(recipe: Recipe) -> bool:
+    """Whether some numbers travel in fewer bits than PyTorch's own collectives take for them."""
+    own_bits = 8 * (DTYPE_BYTES[recipe.compute] if recipe.stage else DTYPE_BYTES["fp32"])
+    rules = [recipe.grad_rule, recipe.grad_rule_within]
+    if recipe.stage:
+        rules.append(recipe.weight_rule)
+    formats = [
+        fmt
+        for rule in rules
+        if rule is not None
+        for fmt in (rule.usual, *(fmt for _, fmt in rule.exceptions))
+    ]
+    return any(not fmt.is_cast or fmt.bits < own_bits for fmt in formats)
 
 
 def _lost(fmt: WireFormat) -> float:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 
+from thinwire.planner.break_even import PayingRates
+from thinwire.planner.candidates import sends_fewer_bits
 from thinwire.planner.prediction import Fit, Prediction, step_s
 from thinwire.planner.setting import Setting
 from thinwire.planner.trust import beyond_scope, confidence
@@ -23,33 +26,38 @@ PARTS = {
 
 def explain(
     setting: Setting,
-    fitting: Sequence[Prediction],
-    failing: Sequence[Prediction],
+    predictions: tuple[Sequence[Prediction], Sequence[Prediction]],
     cheapest: Prediction | None,
-    break_even_bit_per_s: float | None,
+    paying: PayingRates | None,
+    *,
+    limit: int | None = None,
 ) -> tuple[str, ...]:
     """The reasons of a plan.
 
     Args:
         setting: workload and cluster.
-        fitting: the recipes that fit, best first.
-        failing: those that do not.
+        predictions: the recipes that fit, best first, and those that do not.
         cheapest: when none fits, the fastest change that does.
-        break_even_bit_per_s: as the plan found it.
+        paying: at which rates compression pays.
+        limit: name no more recipes than this; ``None``: all.
     """
+    fitting, failing = predictions
     sentences = []
     if fitting:
         sentences.append(_choice(fitting))
         sentences.append(_dominant(setting, fitting[0]))
-        sentences.append(_compression(setting, fitting, break_even_bit_per_s))
+        sentences.append(_compression(setting, fitting, paying))
         sentences.append(_what_helps(setting, fitting[0]))
     else:
         sentences.append(_nothing_fits(failing, cheapest))
     if fitting and failing:
-        left_out = "; ".join(f"{item.recipe.name} by {_missing(item.fit)}" for item in failing)
+        named = failing[:limit]
+        left_out = "; ".join(f"{item.recipe.name} by {_missing(item.fit)}" for item in named)
+        if len(named) < len(failing):
+            left_out += f"; and {len(failing) - len(named)} more"
         sentences.append(f"Too large for the memory there is: {left_out}.")
     sentences.extend(_unknown(setting))
-    sentences.extend(_bounds((*fitting, *failing)))
+    sentences.extend(_bounds((*fitting[:limit], *failing[:limit])))
     sentences.extend(beyond_scope(setting.cluster))
     sentences.append(confidence(setting.cluster))
     return tuple(sentences)
@@ -97,8 +105,8 @@ def _choice(fitting: Sequence[Prediction]) -> str:
     more = second.step_s / best.step_s - 1
     if abs(more) < 0.01:
         return (
-            f"{text}; {second.recipe.name} takes as long within 1 %, and loses as much or more to "
-            "rounding."
+            f"{text}; {second.recipe.name} takes as long within 1 %, and strays as much or "
+            "more from plain training."
         )
     return f"{text}, the next best, {second.recipe.name}, {more:.0%} more."
 
@@ -118,24 +126,32 @@ def _dominant(setting: Setting, best: Prediction) -> str:
 
 
 def _compression(
-    setting: Setting, fitting: Sequence[Prediction], break_even_bit_per_s: float | None
+    setting: Setting, fitting: Sequence[Prediction], paying: PayingRates | None
 ) -> str:
-    compressed = [item for item in fitting if not item.recipe.is_uncompressed]
-    others = [item for item in fitting if item.recipe.is_uncompressed]
+    compressed = [item.step_s for item in fitting if sends_fewer_bits(item.recipe)]
+    others = [item.step_s for item in fitting if not sends_fewer_bits(item.recipe)]
     if not setting.group.is_across:
         return "All ranks share one host, so nothing crosses the link."
-    if not compressed or not others:
+    if paying is None:
         side = "uncompressed" if others else "compressed"
         return f"Only {side} recipes were compared, so there is no break-even bandwidth."
-    gain = others[0].step_s / min(item.step_s for item in compressed)
-    if break_even_bit_per_s is None:
-        if gain > 1:
+    gain = min(others) / min(compressed)
+    if not paying.crossings_bit_per_s:
+        if paying.pays_slowest:
             return f"Compression pays at any bandwidth here; at this one by {gain:.2f} times."
         return f"Compression loses at any bandwidth here; at this one by {1 / gain:.2f} times."
-    rate = format_bit_rate(break_even_bit_per_s)
+    where = " and ".join(_interval(low, high) for low, high in paying.intervals())
     if gain > 1:
-        return f"Compression pays below {rate} a host; at this bandwidth by {gain:.2f} times."
-    return f"Compression loses here, by {1 / gain:.2f} times: it pays only below {rate} a host."
+        return f"Compression pays {where} a host; at this bandwidth by {gain:.2f} times."
+    return f"Compression loses here, by {1 / gain:.2f} times: it pays only {where} a host."
+
+
+def _interval(low_bit_per_s: float, high_bit_per_s: float) -> str:
+    if low_bit_per_s == 0:
+        return f"below {format_bit_rate(high_bit_per_s)}"
+    if math.isinf(high_bit_per_s):
+        return f"above {format_bit_rate(low_bit_per_s)}"
+    return f"from {format_bit_rate(low_bit_per_s)} to {format_bit_rate(high_bit_per_s)}"
 
 
 def _what_helps(setting: Setting, best: Prediction) -> str:

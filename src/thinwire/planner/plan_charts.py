@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from matplotlib.artist import Artist
@@ -25,6 +26,8 @@ TIME_PARTS = {
 }
 LANES = ("compute", "wire", "inner wire")
 RATES_EACH_SIDE = 12  # of the link's own rate, in steps of a factor of the square root of 10 / 4
+LABEL_WIDTH = 26  # characters of a line beside the bars
+LEGEND_WIDTH = 58  # and of one above the lines
 DRAWN_RECIPES = 6  # more lines cannot be told apart
 
 
@@ -35,7 +38,8 @@ def plan_charts(plan: Plan) -> tuple[Chart, ...]:
         plan: with at least one prediction.
     """
     shown = plan.predictions[:DRAWN_RECIPES]
-    height_in = 1.2 + 0.35 * len(plan.predictions)
+    lines = max(_label(prediction).count("\n") + 1 for prediction in plan.predictions)
+    height_in = 1.2 + max(0.35, 0.15 * lines + 0.1) * len(plan.predictions)
     charts = [
         draw(
             "Memory of the worst rank by term",
@@ -57,11 +61,13 @@ def plan_charts(plan: Plan) -> tuple[Chart, ...]:
         ),
     ]
     if plan.setting.group.is_across:
+        further = sum(_label(item, LEGEND_WIDTH).count("\n") for item in shown)
         charts.append(
             draw(
                 "Time of a step by bandwidth",
                 "bandwidth",
                 lambda figure, axes: _by_bandwidth(plan, shown, figure, axes),
+                size_in=(4.8, 3.2 + 0.15 * further),
             )
         )
     return tuple(charts)
@@ -101,6 +107,18 @@ def _time(plan: Plan, figure: Figure, axes: Axes) -> str:
     return _in_words(plan, [format_duration(item.step_s) for item in plan.predictions])
 
 
+def _label(prediction: Prediction, width: int = LABEL_WIDTH) -> str:
+    """The recipe's text in lines short enough to leave the picture room, broken between options."""
+    spaced = prediction.recipe.name.replace(":", ": ")
+    lines = textwrap.wrap(spaced, width, break_on_hyphens=False)
+    return "\n".join(line.replace(": ", ":") for line in lines)
+
+
+def _in_seconds(time_s: float) -> str:
+    """A mark of a logarithmic axis: powers of ten are round in seconds, and not in hours."""
+    return f"{time_s:g} s" if 1 <= time_s < 1e6 else format_duration(time_s)
+
+
 def _stacked(plan: Plan, columns: dict[str, list[float]], figure: Figure, axes: Axes) -> None:
     """Horizontal bars, one a recipe, the best on top."""
     rows = range(len(plan.predictions))
@@ -117,8 +135,7 @@ def _stacked(plan: Plan, columns: dict[str, list[float]], figure: Figure, axes: 
         )
         legend.append((bars.patches[0], label))
         left = [start + more for start, more in zip(left, values, strict=True)]
-    names = [prediction.recipe.name.replace(":", ":\n") for prediction in plan.predictions]
-    axes.set_yticks(rows, names, fontsize=8)
+    axes.set_yticks(rows, [_label(prediction) for prediction in plan.predictions], fontsize=8)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     add_legend(figure, legend, num_columns=3)
@@ -167,34 +184,39 @@ def _by_bandwidth(plan: Plan, shown: Sequence[Prediction], figure: Figure, axes:
             linestyle=LINE_STYLES[index % len(LINE_STYLES)],
             linewidth=1.6,
         )
-        legend.append((line, prediction.recipe.name))
-    log_scales(axes, format_bit_rate, format_duration)
+        legend.append((line, _label(prediction, LEGEND_WIDTH)))
+    log_scales(axes, format_bit_rate, _in_seconds)
     axes.axvline(own, color=INK, linewidth=1, linestyle="--")
     words = f"at {format_bit_rate(own)} "
     words += ", ".join(f"{p.recipe.name} {format_duration(p.step_s)}" for p in shown)
     words += _mark_break_even(plan, rates, axes)
     axes.set_xlabel("rate of a host's link; dashed: this one")
     axes.set_ylabel("time of a step")
-    add_legend(figure, legend, num_columns=2)
+    # names of a search are long: side by side they would leave the picture
+    longest = max(len(prediction.recipe.name) for prediction in shown)
+    add_legend(figure, legend, num_columns=2 if longest <= LABEL_WIDTH else 1)
     return f"{words}."
 
 
 def _mark_break_even(plan: Plan, rates: Sequence[float], axes: Axes) -> str:
-    """Mark where compression stops paying, if that is in the picture."""
-    rate = plan.break_even_bit_per_s
-    if rate is None or not rates[0] <= rate <= rates[-1]:
-        return ""
+    """Mark where compression begins and ceases to pay, as far as that is in the picture."""
+    crossings = () if plan.paying is None else plan.paying.crossings_bit_per_s
     recipes = [prediction.recipe for prediction in plan.predictions if prediction.fit.fits]
-    step_s = best_step_s(plan.setting, price(plan.setting, recipes), rate)
-    axes.plot([rate], [step_s], marker="o", markersize=7, color=INK, fillstyle="none")
-    axes.annotate(
-        f"break-even {format_bit_rate(rate)}",
-        (rate, step_s),
-        xytext=(6, 8),
-        textcoords="offset points",
-        fontsize=8,
-    )
-    return f"; compression pays below {format_bit_rate(rate)}"
+    words = ""
+    for rate in crossings:
+        if not rates[0] <= rate <= rates[-1]:
+            continue
+        step_s = best_step_s(plan.setting, price(plan.setting, recipes), rate)
+        axes.plot([rate], [step_s], marker="o", markersize=7, color=INK, fillstyle="none")
+        axes.annotate(
+            f"break-even {format_bit_rate(rate)}",
+            (rate, step_s),
+            xytext=(6, 8),
+            textcoords="offset points",
+            fontsize=8,
+        )
+        words += f"; break-even {format_bit_rate(rate)}"
+    return words
 
 
 def _in_words(plan: Plan, values: Sequence[str]) -> str:

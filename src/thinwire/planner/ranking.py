@@ -14,8 +14,8 @@ from typing import Any
 
 from thinwire.errors import ConfigError
 from thinwire.patterns import check_patterns
-from thinwire.planner.break_even import break_even_bit_per_s
-from thinwire.planner.candidates import drift_rank, memory_variants
+from thinwire.planner.break_even import PayingRates, paying_rates
+from thinwire.planner.candidates import drift_rank, memory_variants, sends_fewer_bits
 from thinwire.planner.explain import explain
 from thinwire.planner.prediction import Prediction, predict
 from thinwire.planner.setting import Setting
@@ -36,8 +36,8 @@ class Plan:
         predictions: those that fit by time, then those that do not.
         choice: the first of those that fit; ``None`` when nothing fits.
         cheapest: when nothing fits: the fastest change of a recipe that does, if there is one.
-        break_even_bit_per_s: rate of the link below which compression pays; ``None`` where one
-            side is faster at every rate.
+        paying: at which rates of the link compression pays; ``None`` where nothing crosses it, or
+            there is nothing to compare.
         reasons: in sentences.
     """
 
@@ -45,8 +45,15 @@ class Plan:
     predictions: tuple[Prediction, ...]
     choice: Prediction | None
     cheapest: Prediction | None
-    break_even_bit_per_s: float | None
+    paying: PayingRates | None
     reasons: tuple[str, ...]
+
+    @property
+    def break_even_bit_per_s(self) -> float | None:
+        """The rate nearest to the link's at which compression begins or ceases to pay."""
+        if self.paying is None:
+            return None
+        return self.paying.nearest(self.setting.cluster.link.bit_per_s)
 
     def to_json(self) -> dict[str, Any]:
         """The document that ``thinwire plan --json`` prints; bytes and seconds are per step."""
@@ -83,18 +90,18 @@ def make_plan(setting: Setting, recipes: Sequence[Recipe], *, limit: int | None 
         (item for item in predictions if not item.fit.fits), key=lambda item: item.step_s
     )
     cheapest = None if fitting else _cheapest_change(setting, recipes)
-    rate = break_even_bit_per_s(
+    paying = paying_rates(
         setting,
-        [item.recipe for item in fitting if not item.recipe.is_uncompressed],
-        [item.recipe for item in fitting if item.recipe.is_uncompressed],
+        [item for item in fitting if sends_fewer_bits(item.recipe)],
+        [item for item in fitting if not sends_fewer_bits(item.recipe)],
     )
     return Plan(
         setting=setting,
         predictions=(*fitting, *failing)[:limit],
         choice=fitting[0] if fitting else None,
         cheapest=cheapest,
-        break_even_bit_per_s=rate,
-        reasons=explain(setting, fitting[:limit], failing[:limit], cheapest, rate),
+        paying=paying,
+        reasons=explain(setting, (fitting, failing), cheapest, paying, limit=limit),
     )
 
 
