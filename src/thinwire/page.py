@@ -33,7 +33,7 @@ h2 { font-size: 1.2rem; margin-top: 2.5rem; }
 .figures { display: grid; gap: 1.5rem; margin-top: 1.5rem;
   grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); }
 figure { margin: 0; max-width: 46rem; }
-figcaption { font-weight: 600; }
+figcaption { font-weight: 600; overflow-wrap: anywhere; }
 svg { width: 100%; height: auto; display: block; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }

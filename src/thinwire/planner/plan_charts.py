@@ -67,7 +67,7 @@ def plan_charts(plan: Plan) -> tuple[Chart, ...]:
                 "Time of a step by bandwidth",
                 "bandwidth",
                 lambda figure, axes: _by_bandwidth(plan, shown, figure, axes),
-                size_in=(4.8, 3.2 + 0.15 * further),
+                size_in=(4.8, 3.4 + 0.2 * further),
             )
         )
     return tuple(charts)
