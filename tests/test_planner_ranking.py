@@ -202,6 +202,32 @@ def test_host_memory_is_checked_when_it_is_known() -> None:
     assert any("host's memory is unknown" in reason for reason in reasons)
 
 
+def test_what_was_not_checked_is_not_said_to_fit() -> None:
+    for device, memory, host_memory, verdict in (
+        ("cpu", None, None, None),
+        ("cpu", None, "64GB", True),
+        ("cpu", None, "1MB", False),
+        ("a100-40gb", None, None, True),
+    ):
+        cluster = ClusterRequest(
+            hosts=2, device=device, link="1gbit", memory=memory, host_memory=host_memory
+        )
+        setting = PlanRequest(model="gpt:4x64x4", cluster=cluster).setting()
+        (recipe,) = make_plan(setting, parse_recipes("zero3")).to_json()["recipes"]
+        assert recipe["fits"] is verdict, (device, host_memory)
+
+
+def test_a_short_list_is_still_about_all_recipes() -> None:
+    """What is left out of the tables was compared, and the number of what is unnamed is said."""
+    setting = accelerators()
+    plan = make_plan(setting, parse_recipes("zeropp,zero3"), limit=1)
+    assert not any("were compared" in reason for reason in plan.reasons)
+    cluster = ClusterRequest(hosts=4, ranks=8, device="a100-40gb", link="100gbit")
+    large = PlanRequest(model="7B", cluster=cluster).setting()
+    reasons = make_plan(large, parse_recipes("ddp,ddp_topk,zero3:activations=recompute"), limit=1)
+    assert any(reason.endswith("; and 1 more.") for reason in reasons.reasons)
+
+
 def test_what_is_priced_at_a_bound_is_named() -> None:
     recipes = "zero3,zeropp:adaptive_bits=4.5,zeropp:warmup_steps=10"
     reasons = make_plan(accelerators(), parse_recipes(recipes)).reasons

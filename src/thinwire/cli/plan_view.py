@@ -10,7 +10,7 @@ from rich.text import Text
 
 from thinwire.cli.console import result_console
 from thinwire.planner.memory import DeviceBytes
-from thinwire.planner.prediction import Prediction
+from thinwire.planner.prediction import FIT_WORDS, Prediction
 from thinwire.planner.ranking import Plan
 from thinwire.quantities import format_bit_rate, format_bytes, format_count, format_duration
 
@@ -104,7 +104,7 @@ def _memory_table(plan: Plan) -> Table:
     for prediction in plan.predictions:
         table.add_row(
             _name(plan, prediction),
-            "yes" if prediction.fit.fits else "no",
+            FIT_WORDS[prediction.fit.verdict],
             format_bytes(prediction.memory.device.total),
             *(_or_dash(_term(prediction, term), format_bytes) for term in shown),
             _or_dash(prediction.memory.host.total, format_bytes),

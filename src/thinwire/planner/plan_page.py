@@ -6,7 +6,7 @@ from pathlib import Path
 
 from thinwire.page import Page
 from thinwire.planner.plan_charts import plan_charts
-from thinwire.planner.prediction import Prediction
+from thinwire.planner.prediction import FIT_WORDS, Prediction
 from thinwire.planner.ranking import Plan
 from thinwire.quantities import format_bytes, format_duration
 
@@ -66,7 +66,7 @@ def render_plan_page(plan: Plan) -> Page:
         (
             (
                 item.recipe.name,
-                "yes" if item.fit.fits else "no",
+                FIT_WORDS[item.fit.verdict],
                 item.memory.moment,
                 *(format_bytes(size) if size else "-" for size in _sizes(item, terms)),
             )

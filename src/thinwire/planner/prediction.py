@@ -21,7 +21,16 @@ from thinwire.planner.timeline import MicroBatchTimeline
 from thinwire.planner.traffic import recipe_traffic
 from thinwire.recipe import Recipe
 
-__all__ = ["Fit", "Prediction", "StepTime", "predict", "predict_timeline", "sent_by", "step_s"]
+__all__ = [
+    "FIT_WORDS",
+    "Fit",
+    "Prediction",
+    "StepTime",
+    "predict",
+    "predict_timeline",
+    "sent_by",
+    "step_s",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +58,9 @@ class StepTime:
         return self.compute_s + sum(parts)
 
 
+FIT_WORDS = {True: "yes", False: "no", None: "unknown"}  # for tables
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """Whether a recipe's memory fits, and by how much it does not.
@@ -56,15 +68,22 @@ class Fit:
     Attributes:
         device_missing_bytes: above 0: too much for the device; ``None``: its memory is unknown.
         host_missing_bytes: above 0: too much for the host; ``None``: its memory is unknown.
+        is_checked: whether the memory of all that the recipe fills is known.
     """
 
     device_missing_bytes: float | None
     host_missing_bytes: float | None
+    is_checked: bool
 
     @property
     def fits(self) -> bool:
         """Whether nothing known is exceeded."""
         return max(self.device_missing_bytes or 0, self.host_missing_bytes or 0) <= 0
+
+    @property
+    def verdict(self) -> bool | None:
+        """Whether it fits; ``None``: nothing known is exceeded, yet not all is known."""
+        return self.fits if self.is_checked or not self.fits else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,11 +179,15 @@ def predict_timeline(setting: Setting, recipe: Recipe) -> MicroBatchTimeline:
 def _fit(setting: Setting, memory: Memory) -> Fit:
     cluster = setting.cluster
     host_bytes = memory.host.total
+    knows_host = cluster.host.memory_bytes is not None
+    knows_device = cluster.device.memory_bytes is not None
     if cluster.device.kind == "cpu":
         host_bytes += cluster.ranks_per_host * memory.device.total
+        knows_device = knows_device or knows_host  # it computes in the host's memory
     return Fit(
         device_missing_bytes=_missing(memory.device.total, cluster.device.memory_bytes),
         host_missing_bytes=_missing(host_bytes, cluster.host.memory_bytes),
+        is_checked=knows_device and (knows_host or not memory.host.total),
     )
 
 

@@ -56,7 +56,10 @@ class Plan:
         return self.paying.nearest(self.setting.cluster.link.bit_per_s)
 
     def to_json(self) -> dict[str, Any]:
-        """The document that ``thinwire plan --json`` prints; bytes and seconds are per step."""
+        """The document that ``thinwire plan --json`` prints; bytes and seconds are per step.
+
+        ``fits`` is ``null`` where the memory of what a recipe fills is unknown.
+        """
         return {
             "choice": None if self.choice is None else self.choice.recipe.name,
             "reasons": list(self.reasons),
@@ -129,7 +132,7 @@ def _prediction_json(prediction: Prediction) -> dict[str, Any]:
     time = prediction.time
     return {
         "name": prediction.recipe.name,
-        "fits": prediction.fit.fits,
+        "fits": prediction.fit.verdict,
         "device_bytes": prediction.memory.device.to_json(),
         "host_bytes": prediction.memory.host.to_json(),
         "within_bytes": round(prediction.sent.within_bytes),
