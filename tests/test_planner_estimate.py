@@ -38,7 +38,7 @@ def test_the_document() -> None:
     assert [row["format"] for row in document["rows"]] == [
         str(parse_format(text)) for text in DEFAULT_FORMATS
     ]
-    keys = {"format", "payload_bytes", "transfer_s", "codec_s", "total_s"}
+    keys = {"format", "payload_bytes", "transfer_s", "codec_s", "total_s", "pays_below_bit_per_s"}
     for row in document["rows"]:
         assert set(row) == keys
         assert row["total_s"] == row["transfer_s"] + row["codec_s"]
@@ -67,6 +67,22 @@ def test_loss_slows_all_formats() -> None:
     clean = estimate(1_000_000, LINK, CPU).rows
     for row, slow in zip(clean, estimate(1_000_000, lossy, CPU).rows, strict=True):
         assert slow.transfer_s > row.transfer_s
+
+
+def test_where_a_format_pays_does_not_depend_on_the_link_it_is_asked_of() -> None:
+    """Under loss too, where a connection is held below the rate of its link."""
+    for loss in (0.0, 1e-4, 0.01):
+        said = set()
+        for rate in (1e8, 1e9, 1e10, 1e11):
+            numbers = {"bit_per_s": rate, "latency_s": 10e-3, "loss": loss}
+            link = load_link("tcp", numbers)
+            whole, half = estimate(1_000_000, link, CPU, ("fp32", "bf16")).rows
+            assert half.pays_below_bit_per_s is not None
+            assert (half.total_s < whole.total_s) == (rate < half.pays_below_bit_per_s)
+            said.add(half.pays_below_bit_per_s)
+        assert len(said) == 1, loss
+        # 71 Mbit/s at most with 1 packet in 10,000 lost: half the bytes save time on any link
+        assert math.isinf(said.pop()) == (loss > 0)
 
 
 def test_wrong_input_is_refused() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +12,14 @@ from typing import Any
 from thinwire.errors import ConfigError
 from thinwire.formats import WireFormat, parse_format
 from thinwire.planner.call import CodecWork
-from thinwire.planner.cost import payload_bytes_per_s, transfer_s, work_s
+from thinwire.planner.cost import transfer_s, work_s
 from thinwire.planner.hardware import Device, Link
 
 __all__ = ["DEFAULT_FORMATS", "Estimate", "EstimateRow", "estimate"]
+
+# beyond any link; a gain that is left at the fastest does not depend on the rate
+SLOWEST_BIT_PER_S, FASTEST_BIT_PER_S = 1.0, 1e18
+PRECISION = 1e-6  # of the rate
 
 # all families but lowrank, whose size depends on the shape of each matrix
 DEFAULT_FORMATS = (
@@ -82,6 +88,12 @@ class Estimate:
                     "transfer_s": row.transfer_s,
                     "codec_s": row.codec_s,
                     "total_s": row.total_s,
+                    # JSON has no infinity: what pays at any rate pays below the largest number
+                    "pays_below_bit_per_s": (
+                        None
+                        if row.pays_below_bit_per_s is None
+                        else min(row.pays_below_bit_per_s, sys.float_info.max)
+                    ),
                 }
                 for row in self.rows
             ]
@@ -131,15 +143,28 @@ def _row(parameters: int, link: Link, device: Device, fmt: WireFormat) -> Estima
         payload_bytes=payload_bytes,
         transfer_s=transfer_s(link, payload_bytes),
         codec_s=codec_s,
-        pays_below_bit_per_s=_pays_below(link, 4 * parameters - payload_bytes, codec_s),
+        pays_below_bit_per_s=_pays_below(link, 4 * parameters, payload_bytes, codec_s),
     )
 
 
-def _pays_below(link: Link, saved_bytes: int, codec_s: float) -> float | None:
-    """The rate at which the bytes saved take as long as the codec."""
-    if saved_bytes <= 0:
+def _pays_below(link: Link, whole_bytes: int, payload_bytes: int, codec_s: float) -> float | None:
+    """The rate at which the bytes saved take as long as the codec.
+
+    The gain never grows with the rate, and is level where loss holds a connection below it.
+    """
+    if payload_bytes >= whole_bytes:
         return None
-    if codec_s == 0:
+
+    def pays(bit_per_s: float) -> bool:
+        at = dataclasses.replace(link, bit_per_s=bit_per_s)
+        return transfer_s(at, payload_bytes) + codec_s < transfer_s(at, whole_bytes)
+
+    if codec_s == 0 or pays(FASTEST_BIT_PER_S):
         return math.inf
-    share = payload_bytes_per_s(link, saved_bytes) / link.bytes_per_s
-    return 8 * saved_bytes / (codec_s * share)
+    if not pays(SLOWEST_BIT_PER_S):
+        return None
+    low, high = SLOWEST_BIT_PER_S, FASTEST_BIT_PER_S
+    while high > low * (1 + PRECISION):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if pays(middle) else (low, middle)
+    return math.sqrt(low * high)
