@@ -42,6 +42,25 @@ def test_a_sparse_tensor_is_refused(layout: str) -> None:
             encode(sparse, text)
 
 
+# torch says that these are new
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_tensor_is_refused(layout: torch.layout) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+    for text in ("fp32", "int8", "topk=0.1", "lowrank=2"):
+        with pytest.raises(ConfigError, match=r"x is a nested tensor: pass one of x\.unbind\(\)"):
+            encode(nested, text)
+
+
+def test_a_view_that_negates_has_no_memory_to_read_or_write() -> None:
+    codec, payload = codec_for(parse_format("int8"), CPU), encode(X, "int8").bytes
+    lazy = torch._neg_view(X.clone())
+    with pytest.raises(ConfigError, match=r"x is a view that negates: pass x\.resolve_neg\(\)"):
+        codec.encode_into(lazy, payload)
+    with pytest.raises(ConfigError, match="out is a view that negates"):
+        codec.decode_into(payload, lazy)
+
+
 @pytest.mark.parametrize("odd", [None, 4, ["int4"], torch.float32])
 def test_what_is_no_format_is_refused(odd: Any) -> None:
     with pytest.raises(FormatError, match="a format is a text such as 'int4/128'"):
@@ -84,6 +103,10 @@ def test_the_parameter_of_a_key_is_a_name_or_a_number(odd: Any) -> None:
     [
         ({"format": "bf16"}, "parse_format"),
         ({"format": None}, "parse_format"),
+        ({"format": parse_format("topk=0.1")}, "not in topk=0.1"),
+        ({"format": parse_format("int2")}, "not in int2/128"),
+        ({"format": parse_format("int8+asym")}, r"not in int8/128\+asym"),
+        ({"format": parse_format("fp16")}, "not in fp16"),
         ({"average": float("nan")}, "average"),
         ({"average": 1.0}, "average"),
         ({"average": -0.1}, "average"),

@@ -8,6 +8,7 @@ import torch
 from thinwire.errors import ConfigError
 from thinwire.formats import parse_format
 from thinwire.wire import Key, codec_for, encode
+from thinwire.wire.factors import add_outer_products
 from wire_cases import CPU, DTYPES
 
 INT4 = codec_for(parse_format("int4/8"), CPU)
@@ -101,3 +102,41 @@ def test_inputs_are_left_as_they_were() -> None:
 
 def test_a_tensor_that_requires_grad_can_be_encoded() -> None:
     assert encode(torch.randn(16, requires_grad=True), "int4/8").bytes.numel() == BYTES
+
+
+@pytest.mark.parametrize(
+    "text", ["fp32", "bf16", "int4/8", "int4/8+levels", "log4/8", "sign/8", "e4m3/8", "topk=0.5"]
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_autograd_hears_of_what_a_kernel_writes(text: str, dtype: torch.dtype) -> None:
+    codec = codec_for(parse_format(text), CPU)
+    payload = encode(torch.randn(16), text).bytes
+    for write in ("decode", "sum"):
+        saved = torch.ones(16, dtype=torch.float32 if write == "sum" else dtype)
+        loss = (torch.ones_like(saved, requires_grad=True) * saved).sum()
+        if write == "sum":
+            codec.decode_sum_into([payload], saved)
+        else:
+            codec.decode_into(payload, saved)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()  # type: ignore[no-untyped-call]
+    before = payload._version
+    codec.encode_into(torch.randn(16), payload)
+    assert payload._version > before
+
+
+def test_autograd_hears_of_outer_products() -> None:
+    total, factor = torch.ones(4, 4), torch.ones(1, 4)
+    loss = (torch.ones_like(total, requires_grad=True) * total).sum()
+    add_outer_products(total, factor, factor)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+def test_kernels_write_where_nothing_is_recorded() -> None:
+    payload, expected = encode(torch.ones(16), "int4/8"), torch.empty(16)
+    INT4.decode_into(payload.bytes, expected)
+    with torch.inference_mode():
+        out = torch.empty(16)
+        INT4.decode_into(payload.bytes, out)
+    assert torch.equal(out, expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -35,3 +37,37 @@ def test_bytes_that_do_not_fit_the_shape_are_refused() -> None:
 
 def test_a_zero_dimensional_tensor() -> None:
     assert decode(encode(torch.tensor(2.5), "int8/8")).item() == pytest.approx(2.5, rel=2**-15)
+
+
+@pytest.mark.parametrize(
+    ("field", "odd", "told"),
+    [
+        ("bytes", b"12345678", r"torch\.frombuffer"),
+        ("format", "bf16", "parse_format"),
+        ("shape", (4,), r"torch\.Size"),
+        ("shape", [4], r"torch\.Size"),
+        ("dtype", torch.float64, "one of torch.float32, torch.bfloat16, torch.float16"),
+        ("dtype", "float32", "one of torch.float32"),
+    ],
+)
+def test_a_field_of_another_type_is_refused(field: str, odd: Any, told: str) -> None:
+    fields: dict[str, Any] = {
+        "bytes": torch.zeros(8, dtype=torch.uint8),
+        "format": parse_format("bf16"),
+        "shape": torch.Size([4]),
+        "dtype": torch.float32,
+    }
+    assert decode(Payload(**fields)).shape == (4,)
+    with pytest.raises(ConfigError, match=f"^{field} of a payload (is|are) .*{told}"):
+        Payload(**fields | {field: odd})
+
+
+@pytest.mark.parametrize("text", ["fp32", "bf16", "int8", "sign/8", "topk=0.5", "lowrank=1"])
+def test_a_view_that_negates_is_sent_with_its_signs(text: str) -> None:
+    x = torch.arange(1.0, 17.0).view(4, 4)
+    lazy = torch._neg_view(x)
+    assert lazy.is_neg()
+    assert torch.equal(decode(encode(lazy, text)), decode(encode(-x, text)))
+    part = torch.view_as_complex(torch.stack([x, x], dim=-1)).conj().imag
+    assert part.is_neg()
+    assert torch.equal(decode(encode(part, text)), decode(encode(-x, text)))

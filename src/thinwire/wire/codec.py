@@ -13,12 +13,13 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from thinwire.errors import ConfigError
 from thinwire.formats import WireFormat
 from thinwire.wire.key import Key
 
-__all__ = ["FLOAT_DTYPES", "Codec", "require_tensor"]
+__all__ = ["FLOAT_DTYPES", "Codec", "mark_written", "require_tensor"]
 
 FLOAT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _ALIGNMENT_BYTES = 4
@@ -60,6 +61,7 @@ class Codec(ABC):
             )
         if x.numel():
             self._encode(x, out, key or Key())
+            mark_written(out)
 
     def decode_into(self, payload: Tensor, out: Tensor) -> None:
         """Write the values of ``payload`` into ``out``.
@@ -76,6 +78,7 @@ class Codec(ABC):
         self._check_payload("payload", payload, out)
         if out.numel():
             self._decode(payload, out)
+            mark_written(out)
 
     def decode_sum_into(self, payloads: Sequence[Tensor], out: Tensor) -> None:
         """Write the sum of several payloads into ``out``.
@@ -99,6 +102,7 @@ class Codec(ABC):
             self._check_payload(f"payloads[{index}]", payload, out)
         if out.numel():
             self._decode_sum(payloads, out)
+            mark_written(out)
 
     @abstractmethod
     def _encode(self, x: Tensor, out: Tensor, key: Key) -> None:
@@ -138,6 +142,15 @@ class Codec(ABC):
             )
 
 
+def mark_written(out: Tensor) -> None:
+    """Tell autograd that a kernel, which it does not see, has written into a tensor.
+
+    Where the old numbers were saved for a backward, it then says so instead of using the new ones.
+    """
+    if not out.is_inference():  # of such a tensor nothing is ever saved
+        increment_version(out)
+
+
 def require_tensor(name: str, values: object) -> None:
     """Refuse what is no dense tensor."""
     if not isinstance(values, Tensor):
@@ -145,8 +158,11 @@ def require_tensor(name: str, values: object) -> None:
             f"{name} must be a torch.Tensor, not {type(values).__name__}: convert it with "
             "torch.as_tensor"
         )
+    if values.is_nested:
+        raise ConfigError(f"{name} is a nested tensor: pass one of {name}.unbind() at a time")
     if values.layout != torch.strided:
-        raise ConfigError(f"{name} is a sparse tensor: pass {name}.to_dense()")
+        kind = "a sparse tensor" if "sparse" in str(values.layout) else f"of {values.layout}"
+        raise ConfigError(f"{name} is {kind}: pass {name}.to_dense()")
 
 
 def _check_values(name: str, values: Tensor) -> None:
@@ -159,3 +175,5 @@ def _check_values(name: str, values: Tensor) -> None:
             f"{name} must be 1-D and contiguous, not of shape {tuple(values.shape)} with strides "
             f"{values.stride()}: pass {name}.contiguous().view(-1)"
         )
+    if values.is_neg():  # its memory holds the numbers before their signs were changed
+        raise ConfigError(f"{name} is a view that negates: pass {name}.resolve_neg()")

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from thinwire.wire.codec import mark_written
 from thinwire.wire.key import Key, key_tensor, random_halves
 
 __all__ = ["add_outer_products", "orthonormal", "row_groups", "start_factors", "unit_scaled"]
@@ -100,6 +101,7 @@ def add_outer_products(total: Tensor, left: Tensor, right: Tensor) -> None:
         from thinwire.wire.kernels import factors  # as above
 
         factors.add_outer_products(*tensors)
+        mark_written(total)
     else:
         _add_products(*tensors)
 

@@ -124,6 +124,13 @@ class ResidualPolicy:
             raise ConfigError(
                 f"residuals are kept in a format, such as parse_format('bf16'), not {self.format!r}"
             )
+        is_plain_int8 = (self.format.family, self.format.bits) == ("int", 8)
+        is_plain_int8 = is_plain_int8 and not self.format.options
+        if self.format.family not in ("fp32", "bf16") and not is_plain_int8:
+            raise ConfigError(
+                f"residuals are kept in fp32, bf16 or int8/BLOCK, not in {self.format}: what the "
+                "format of a residual loses, no later step makes up for"
+            )
         if not isinstance(self.average, int | float) or not 0 <= self.average < 1:
             raise ConfigError(f"average is a number from 0 to below 1, not {self.average!r}")
         if not isinstance(self.reset_every, int) or self.reset_every < 0 or self.reset_every == 1:

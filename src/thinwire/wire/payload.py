@@ -9,7 +9,7 @@ from torch import Tensor
 
 from thinwire.errors import ConfigError
 from thinwire.formats import WireFormat, parse_format
-from thinwire.wire.codec import require_tensor
+from thinwire.wire.codec import FLOAT_DTYPES, require_tensor
 from thinwire.wire.key import Key
 from thinwire.wire.registry import codec_for
 
@@ -24,7 +24,10 @@ class Payload:
         bytes: uint8, 1-D: what crosses the network.
         format: how the bytes are to be read.
         shape: shape of the tensor.
-        dtype: dtype of the tensor.
+        dtype: dtype of the tensor: float32, bfloat16 or float16.
+
+    Raises:
+        ConfigError: a field has another type, or the bytes are not those of such a tensor.
     """
 
     bytes: Tensor
@@ -33,13 +36,34 @@ class Payload:
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
-        """Refuse bytes that cannot be the payload of such a tensor."""
+        """Refuse what cannot be the payload of such a tensor."""
+        self._check_types()
         needed_bytes = self.format.wire_bytes(self.shape.numel())
         if self.bytes.numel() != needed_bytes:
             raise ConfigError(
                 f"a payload in {self.format} of shape {tuple(self.shape)} has {needed_bytes} "
                 f"bytes, not {self.bytes.numel()}"
             )
+
+    def _check_types(self) -> None:
+        """Refuse fields of other types: a shape read from JSON, or bytes that are no tensor."""
+        if not isinstance(self.bytes, Tensor):
+            raise ConfigError(
+                f"bytes of a payload are a uint8 tensor, not {type(self.bytes).__name__}: pass "
+                "torch.frombuffer(bytearray(data), dtype=torch.uint8)"
+            )
+        if not isinstance(self.format, WireFormat):
+            raise ConfigError(
+                f"format of a payload is a WireFormat, not {self.format!r}: pass "
+                "parse_format('int4/128')"
+            )
+        if not isinstance(self.shape, torch.Size):
+            raise ConfigError(
+                f"shape of a payload is a torch.Size, not {self.shape!r}: pass torch.Size((3, 5))"
+            )
+        if self.dtype not in FLOAT_DTYPES:
+            accepted = ", ".join(map(str, FLOAT_DTYPES))
+            raise ConfigError(f"dtype of a payload is one of {accepted}, not {self.dtype!r}")
 
 
 def encode(x: Tensor, fmt: WireFormat | str, *, key: Key | None = None) -> Payload:
@@ -59,7 +83,7 @@ def encode(x: Tensor, fmt: WireFormat | str, *, key: Key | None = None) -> Paylo
         fmt = parse_format(fmt)
     fmt = fmt.for_shape(x.shape)
     payload_bytes = torch.empty(fmt.wire_bytes(x.numel()), dtype=torch.uint8, device=x.device)
-    flat = x.detach().contiguous().view(-1)
+    flat = x.detach().resolve_neg().contiguous().view(-1)
     codec_for(fmt, x.device).encode_into(flat, payload_bytes, key)
     return Payload(bytes=payload_bytes, format=fmt, shape=x.shape, dtype=x.dtype)
 
