@@ -204,8 +204,11 @@ def test_what_is_raised_on_purpose_is_one_line_and_an_exit_code(
 def test_a_fault_of_the_program_itself_keeps_its_traceback(
     failing: Callable[[BaseException], list[str]],
 ) -> None:
-    with pytest.raises(ZeroDivisionError):
-        main(failing(ZeroDivisionError()))
+    # typer takes an EOFError for the end of what the user types
+    for error in (ZeroDivisionError(), EOFError("Ran out of input")):
+        with pytest.raises(type(error)) as raised:
+            main(failing(error))
+        assert raised.value is error
 
 
 def test_the_signal_handler_is_given_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -42,6 +43,39 @@ def test_machine_code_is_kept_and_found_again(tmp_path: Path) -> None:
     assert len(first) == 1
     assert _run(script, NUMBA_CACHE_DIR=str(cache)).stdout == "42.0\n"
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.nbc")} == first
+
+
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+# nothing at all, a pickle cut inside, and what is no pickle
+@pytest.mark.parametrize("damage", ["empty", "cut", "other"])
+def test_a_damaged_cache_costs_nothing_but_time(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    damage: str,
+) -> None:
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+
+    def compiled_names() -> list[str]:
+        """As a new process would, and what it had to compile."""
+
+        def double(x: float) -> float:
+            return x * 2
+
+        caplog.clear()
+        with caplog.at_level(logging.INFO, compiled.__name__):
+            assert compiled.entry(double)(21.0) == 42.0
+        return [text for text in caplog.messages if text.startswith("compiling ")]
+
+    assert len(compiled_names()) == 1
+    assert compiled_names() == []
+    (path,) = tmp_path.rglob(f"*.{kind}")
+    whole = path.read_bytes()
+    damages = {"empty": b"", "cut": whole[: len(whole) // 2], "other": b"\x93" * len(whole)}
+    path.write_bytes(damages[damage])
+    assert len(compiled_names()) == 1
+    assert compiled_names() == []  # it was mended
 
 
 CLOSING_SCRIPT = """

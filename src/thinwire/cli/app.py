@@ -90,7 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(2, str(error))
     except ThinwireError as error:
         return _fail(1, str(error))
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
+        return _fail(INTERRUPTED, "interrupted")
+    except typer.Abort as error:
+        if isinstance(error.__cause__, EOFError):  # not the user's: nothing here asks for input
+            raise error.__cause__ from None
         return _fail(INTERRUPTED, "interrupted")
     except _TerminatedError:
         return _fail(TERMINATED, "terminated")

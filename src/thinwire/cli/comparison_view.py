@@ -20,6 +20,9 @@ from thinwire.train.verdict import conclude, judge
 
 __all__ = ["ComparisonProgress", "print_comparison"]
 
+# Why a first step may take a minute: ranks compile, and have no line of their own to say so.
+STARTING = "starting (kernels are compiled once on a machine)"
+
 
 class ComparisonProgress(BarProgress):
     """A bar per recipe on a terminal; elsewhere a line per recipe."""
@@ -46,7 +49,7 @@ class ComparisonProgress(BarProgress):
 
     def begin_run(self, recipe: str, steps: int) -> None:
         """Open a bar."""
-        self._task = self._bars.add_task(recipe, total=steps, note="starting")
+        self._task = self._bars.add_task(recipe, total=steps, note=STARTING)
 
     def step(self, event: StepEvent) -> None:
         """Move the bar."""

@@ -76,6 +76,7 @@ def inspect(
 
     Example: thinwire inspect model.safetensors --formats int4/128,int4/128+hadamard
     """
+    from thinwire.cli.compiling import compilation_told
     from thinwire.cli.inspection_view import InspectionProgress, print_inspection
     from thinwire.formats import parse_format
     from thinwire.inspection import InspectRequest, open_source
@@ -98,7 +99,7 @@ def inspect(
     sources = [open_source(path) for path in files]
     if html is not None:
         prepare_output(html, inputs=[file for source in sources for file in source.files])
-    with InspectionProgress() as progress:
+    with compilation_told(), InspectionProgress() as progress:
         inspection = inspect_sources(sources, request, progress)
     if html is not None:
         from thinwire.inspection.inspection_page import write_inspection_page

@@ -4,7 +4,8 @@
     Numba keys its cache by the file of the function that is called from Python. A change in another
     file, from which that function takes a loop or a constant, would go unnoticed: old machine code
     would run beside new sources. Here the key is the digest of every file that loops come from.
-    A directory that cannot be written, or a full disk, costs compile time and nothing else.
+    A directory that cannot be written, a full disk, or a file that was cut short costs compile time
+    and nothing else. What has to be compiled is logged, for it takes seconds.
 
 No loop is compiled with fast-math: NaN must survive, and the reference must be met bit for bit.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -28,6 +30,8 @@ from numba.core.caching import (
 )
 
 __all__ = ["element", "entry", "loop", "tile_loop"]
+
+_log = logging.getLogger(__name__)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -73,6 +77,18 @@ class _Cache(FunctionCache):
         # Numba adds what a function closes over: other loops, whose pickles differ from process to
         # process. Their sources are in the stamp, and `entry` tells functions apart by name.
         return sig, codegen.magic_tuple()
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        except Exception:  # a damaged file trips the unpickler up in any way
+            _log.info("the cache of %s is damaged, and begins afresh", self._impl.filename_base)
+            found = None
+            with contextlib.suppress(OSError):
+                self.flush()  # type: ignore[no-untyped-call]
+        if found is None:
+            _log.info("compiling %s, once on this machine", self._impl.filename_base)
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         with contextlib.suppress(OSError):
