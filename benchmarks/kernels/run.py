@@ -41,6 +41,8 @@ GOALS: dict[str, tuple[float | None, float | None, float | None]] = {
     "int8/256": (0.9, 0.7, 0.5),
     "int4/128": (0.9, 1.0, 0.5),
     "int4/2048": (0.9, 1.0, 0.5),
+    "int4/8": (None, None, None),
+    "int4/32": (None, None, None),
     "int4/128+bf16scale": (0.9, 1.0, 0.5),
     "int4/128+stochastic": (1.2, 1.0, 0.5),
     "int8/256+stochastic": (1.2, 0.7, 0.5),
