@@ -50,7 +50,7 @@ FIGURES = ("tiny step", "wide step")
 TINY_LAYERS = (1, 5)
 WIDE_LAYERS = 3
 WIDE_HEADS = 2
-NARROWEST, WIDEST = 32, 192
+NARROWEST, WIDEST = 32, 320
 TINY_TOKENS, WIDE_TOKENS, RUN_MICRO_BATCH = 16, 64, 1
 STEPS = 8
 # of an uncompressed step of the wide model on the wire
