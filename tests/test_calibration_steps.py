@@ -60,7 +60,7 @@ def test_steps_faster_than_the_planner_says_have_none() -> None:
 
 @pytest.mark.parametrize(
     ("link_bit_per_s", "width"),
-    [(None, WIDEST), (100e9, WIDEST), (1e3, NARROWEST), (200e6, 112), (50e6, 48)],
+    [(None, WIDEST), (100e9, WIDEST), (1e3, NARROWEST), (200e6, 208), (50e6, 96)],
 )
 def test_a_wide_model_fits_its_link(link_bit_per_s: float | None, width: int) -> None:
     assert wide_hidden(link_bit_per_s) == width

@@ -54,7 +54,7 @@ NARROWEST, WIDEST = 32, 320
 TINY_TOKENS, WIDE_TOKENS, RUN_MICRO_BATCH = 16, 64, 1
 STEPS = 8
 # of an uncompressed step of the wide model on the wire
-LONGEST_S = 0.3
+LONGEST_S = 1.0
 PARAMETER_BYTES = 16  # that such a step sends: two gathers and an all-reduce in fp32
 
 
