@@ -86,7 +86,7 @@ def test_a_page_never_takes_the_place_of_what_is_read(
     for page in before:
         for given in (folder, index):
             assert main(["inspect", str(given), "--html", str(page)]) == 2
-            assert f"{page}: is a file that is read here" in capsys.readouterr().err
+            assert f"{page}: is read here" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
