@@ -69,8 +69,8 @@ def test_two_candidates_in_a_folder_are_a_question(tmp_path: Path) -> None:
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
         (b"hello, this is a text", "of a kind that is not known"),
         (b'{"weight_map": {}}', "of a kind that is not known"),
-        (b"PK\x03\x04" + bytes(100), "not a whole file of torch.save"),
-        (b"\x80\x02", "not a whole file of torch.save"),
+        (b"PK\x03\x04" + bytes(100), "is cut short"),
+        (b"\x80\x02", "is cut short"),
         (bytes(7), "of a kind that is not known"),
     ],
 )

@@ -104,8 +104,8 @@ class TorchFile:
 
 
 def _load(path: Path, label: str) -> object:
-    is_zip = zipfile.is_zipfile(path)
     try:
+        is_zip = zipfile.is_zipfile(path)
         if not is_zip and _begins_as_zip(path):  # its table of contents stands at the end
             raise InputError(f"{label}: {CUT_SHORT}")
         with warnings.catch_warnings():
