@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 import torch.distributed as dist
@@ -81,12 +82,13 @@ def measure(job: CalibrationJob, *, tell: Callable[[str], None]) -> list[Sample]
         job: what to measure.
         tell: told in words what comes next.
     """
-    with tempfile.TemporaryDirectory(prefix="thinwire-", dir=job.disk) as disk:
-        return _measure(job, Path(disk), rank_device(job.device), tell)
+    # a file without a name: nothing is left of it, however this process ends
+    with tempfile.TemporaryFile(dir=job.disk, buffering=0) as disk:
+        return _measure(job, disk, rank_device(job.device), tell)
 
 
 def _measure(
-    job: CalibrationJob, disk: Path, device: torch.device, tell: Callable[[str], None]
+    job: CalibrationJob, disk: BinaryIO, device: torch.device, tell: Callable[[str], None]
 ) -> list[Sample]:
     torch.manual_seed(0)
     if device.type == "cpu":
@@ -95,7 +97,7 @@ def _measure(
     groups: dict[str, list[Case]] = {
         "arithmetic": list(arithmetic_cases(device)),
         "codecs": list(codec_cases(device)),
-        "storage": [*disk_cases(disk, dist.get_rank()), *host_copy_cases(device)],
+        "storage": [*disk_cases(disk), *host_copy_cases(device)],
         "messages": list(wire_cases(job.link_bit_per_s, device)),
     }
     clock = Clock.of_this_machine(device, job.shortest_s)

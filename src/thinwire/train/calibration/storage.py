@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import BinaryIO
 
 import torch
 
@@ -17,29 +17,27 @@ DISK_BYTES = 32 << 20
 HOST_COPY_BYTES = 64 << 20
 
 
-def disk_cases(folder: Path, rank: int) -> Iterator[Case]:
+def disk_cases(file: BinaryIO) -> Iterator[Case]:
     """Write a file to the disk and read it from there; all ranks of a host at once.
 
     The kernel keeps what was written in memory. So a write ends when the disk has it, and a read
     begins by dropping what is kept.
 
     Args:
-        folder: an existing folder on the disk.
-        rank: every rank has a file of its own, which is removed with the folder.
+        file: on the disk, unbuffered; every rank has one of its own.
     """
-    path = folder / f"disk-{rank}"
     content = os.urandom(DISK_BYTES)  # a disk that compresses gains nothing by it
 
     def write() -> None:
-        with path.open("wb", buffering=0) as file:
-            file.write(content)
-            os.fsync(file.fileno())
+        file.seek(0)
+        file.write(content)
+        os.fsync(file.fileno())
 
     def read() -> None:
-        with path.open("rb", buffering=0) as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            while file.read(1 << 20):
-                pass
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        file.seek(0)
+        while file.read(1 << 20):
+            pass
 
     for name, action in (("write", write), ("read", read)):
         yield Case(figure="disk", case=name, size=DISK_BYTES, action=action, waits=True)
