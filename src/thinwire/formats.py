@@ -111,6 +111,15 @@ class WireFormat:
         return "stochastic" in self.options or "shift" in self.options
 
     @property
+    def keeps_residuals(self) -> bool:
+        """True for ``fp32``, ``bf16`` and plain ``int8/B``, in which residuals are kept.
+
+        What the format of a residual loses, no later step makes up for.
+        """
+        is_plain_int8 = (self.family, self.bits) == ("int", 8) and not self.options
+        return self.family in ("fp32", "bf16") or is_plain_int8
+
+    @property
     def scale_bytes(self) -> int:
         """Bytes of one scale, and of one zero point; 0 where there are none."""
         if self.block is None:

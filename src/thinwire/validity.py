@@ -200,9 +200,7 @@ def _check_dependent(recipe: Recipe) -> None:
             "recipe fields residual_reset and feedback: residual_reset=1 forgets every residual "
             "before it is used, so feedback would have no effect; use 2 or more, or leave both out"
         )
-    residual = parse_format(recipe.residual)
-    is_plain_int8 = (residual.family, residual.bits) == ("int", 8) and not residual.options
-    if str(residual) not in ("fp32", "bf16") and not is_plain_int8:
+    if not parse_format(recipe.residual).keeps_residuals:
         raise ConfigError(
             f"recipe field residual: {recipe.residual!r} is not one of fp32, bf16, int8/BLOCK; "
             "for example int8/128"

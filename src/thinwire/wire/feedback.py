@@ -124,9 +124,7 @@ class ResidualPolicy:
             raise ConfigError(
                 f"residuals are kept in a format, such as parse_format('bf16'), not {self.format!r}"
             )
-        is_plain_int8 = (self.format.family, self.format.bits) == ("int", 8)
-        is_plain_int8 = is_plain_int8 and not self.format.options
-        if self.format.family not in ("fp32", "bf16") and not is_plain_int8:
+        if not self.format.keeps_residuals:
             raise ConfigError(
                 f"residuals are kept in fp32, bf16 or int8/BLOCK, not in {self.format}: what the "
                 "format of a residual loses, no later step makes up for"
