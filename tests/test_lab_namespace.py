@@ -61,6 +61,8 @@ def test_the_descriptor_is_not_inherited() -> None:
 
 
 def test_closing_twice_is_harmless() -> None:
+    descriptors = set(os.listdir("/proc/self/fd"))
     namespace = Namespace()
     namespace.close()
     namespace.close()
+    assert set(os.listdir("/proc/self/fd")) == descriptors
