@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -243,6 +243,58 @@ def test_within_sends_across_as_often_as_keep_and_within_as_often_as_sync() -> N
             assert sent == [within_bytes, across_bytes]
             assert not late[0].any()
             assert all(torch.equal(a, b) for a, b in zip(late[1:], in_time, strict=False))
+
+
+class Early(nn.Module):
+    """A block of three that only the first micro-batch uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor, *, is_first: bool) -> Tensor:
+        first, early, last = self.blocks
+        x = torch.tanh(first(x))
+        return last(torch.tanh(early(x)) if is_first else x)
+
+
+def early_gradients(model: nn.Module, rank: int, *, by_thinwire: bool) -> Tensor:
+    for micro in range(2):
+        x = torch.full((1, WIDTH), 0.1 * (1 + rank + micro))
+        loss = model(x, is_first=micro == 0).square().sum()
+        with tw.accumulate(model, is_last=micro == 1) if by_thinwire else nullcontext():
+            torch.autograd.backward(loss)
+    return whole_gradients(model)
+
+
+EARLY_TEXTS = (
+    "zero1",
+    *(f"zero{stage}:accumulate={when}" for stage in (2, 3) for when in ("sync", "keep", "within")),
+    "zero3:hybrid=true:accumulate=within",
+    "thin:weights=fp32:grads=fp32:replica=rank/fp32:exact=*:accumulate=within",
+    "hsdp:exact=*:accumulate=within",
+)
+
+
+def early_body(rank: int, size: int) -> dict[str, Tensor]:
+    found = {}
+    for text in EARLY_TEXTS:
+        model, recipe = Early(), parse_recipe(f"{text}:compute=fp32")
+        model = tw.shard(model, recipe, blocks=list(model.blocks))
+        found[text] = early_gradients(model, rank, by_thinwire=True)
+    return found
+
+
+def test_a_block_that_the_last_micro_batch_did_not_use_is_not_left_behind() -> None:
+    size = 4
+    alone = Early()
+    for rank in range(size):
+        early_gradients(alone, rank, by_thinwire=False)
+    expected = whole_gradients(alone) / size
+    for found in run_world(early_body, size, ranks_per_host=2):
+        for text, gradients in found.items():
+            torch.testing.assert_close(gradients, expected, msg=text)
 
 
 def refusals_body(rank: int, size: int) -> None:

@@ -6,7 +6,9 @@ python benchmarks/planner/break_even.py
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -41,74 +43,69 @@ class Case:
     plain: str
     compressed: str
 
+    @property
+    def network(self) -> tuple[str, str]:
+        """Hosts and link of the calibration."""
+        return self.hosts, self.link
+
 
 CASES = (
-    Case("2", "500mbit", "gpt:2x64x2", "zero3", "qsdp"),
-    Case("2", "800mbit", "gpt:2x64x2", "zero3", "zeropp"),
-    Case("3", "300mbit", "gpt:2x64x2", "zero3", "qsdp"),
+    Case("2", "500mbit", "gpt:1x32x1", "zero3", "thin"),
+    Case("2", "500mbit", "gpt:1x32x1", "zero3", "zeropp"),
+    Case("2", "500mbit", "gpt:2x64x2", "ddp", "ddp:grads=lowrank=32"),
+    Case("2", "500mbit", "gpt:2x64x2", "ddp", "ddp:grads=lowrank=16"),
+    Case("2", "500mbit", "gpt:2x128x4", "ddp", "ddp:grads=lowrank=64"),
+    Case("3", "200mbit", "gpt:1x32x1", "zero3", "zeropp"),
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", default="80")
+    parser.add_argument("--steps", default="100")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tolerance", default="0.5")
     options = parser.parse_args()
-    found = [measure(case, options.steps, options.tolerance) for case in CASES]
-    rows = []
-    for case, result in zip(CASES, found, strict=True):
-        for side in ("below", "above"):
-            entry = result[side]
-            rows.append(
-                [
-                    f"{case.hosts} hosts, {case.model}",
-                    f"{result['break_even_bit_per_s'] / 1e6:.0f}",
-                    f"{entry['bit_per_s'] / 1e6:.0f}",
-                    *(f"`{name}` {1e3 * s:.1f}" for name, s in entry["step_s"].items()),
-                    f"`{entry['winner']}`",
-                    "yes" if entry["as_planned"] else "no",
-                ]
-            )
-    header = [
-        "case",
-        "break-even, Mbit/s",
-        "measured at, Mbit/s",
-        "ms",
-        "ms",
-        "faster",
-        "as planned",
-    ]
-    text = f"Steps {MARGIN:.0%} below and above the break-even that the plan names.\n\n"
-    write(HERE, found, text + table(header, rows), "break-even")
+    with tempfile.TemporaryDirectory(prefix="thinwire-") as folder:
+        hardware = calibrated(Path(folder), options.tolerance)
+        found = [measure(case, hardware[case.network], options) for case in CASES]
+    write(HERE, found, summary(found), "break-even")
 
 
-def measure(case: Case, steps: str, tolerance: str) -> dict[str, Any]:
-    """Calibrate, ask the plan, and train on both sides of its answer."""
+def calibrated(folder: Path, tolerance: str) -> dict[tuple[str, str], Path]:
+    """A hardware file for every network of the cases."""
+    files: dict[tuple[str, str], Path] = {}
+    for hosts, link in dict.fromkeys(case.network for case in CASES):
+        files[hosts, link] = folder / f"{hosts}-{link}.toml"
+        network = ("--hosts", hosts, "--link", link, "--tolerance", tolerance)
+        thinwire("calibrate", *network, "--output", str(files[hosts, link]))
+    return files
+
+
+def measure(case: Case, hardware: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Ask the plan, and train on both sides of its answer."""
     recipes = f"{case.plain},{case.compressed}"
     training = ("--model", case.model, "--seq", SEQ, "--micro-batch", MICRO_BATCH)
-    with tempfile.TemporaryDirectory(prefix="thinwire-") as folder:
-        hardware = str(Path(folder) / "hardware.toml")
-        network = ("--hosts", case.hosts, "--link", case.link)
-        thinwire("calibrate", *network, "--output", hardware, "--tolerance", tolerance)
-        plan = json.loads(
-            thinwire("plan", *training, "--recipes", recipes, "--cluster", hardware, "--json")
-        )
-    rate = plan["break_even_bit_per_s"]
-    result: dict[str, Any] = {"case": vars_of(case), "break_even_bit_per_s": rate}
+    asked = ("plan", *training, "--recipes", recipes, "--cluster", str(hardware), "--json")
+    rate = json.loads(thinwire(*asked))["break_even_bit_per_s"]
+    result: dict[str, Any] = {"case": dataclasses.asdict(case), "break_even_bit_per_s": rate}
+    if rate is None:
+        return result
     for side, factor, expected in (
         ("below", 1 - MARGIN, case.compressed),
         ("above", 1 + MARGIN, case.plain),
     ):
-        link = f"{factor * rate / 1e6:.0f}mbit"
-        document = compare(
-            *("--hosts", case.hosts, "--link", link, "--recipes", recipes, "--steps", steps),
-            *training,
-        )
-        step_s = {run["recipe"]: run["step_s"]["median"] for run in document["runs"]}
+        network = ("--hosts", case.hosts, "--link", f"{factor * rate / 1e6:.0f}mbit")
+        runs: dict[str, list[float]] = {}
+        for _ in range(options.rounds):
+            document = compare(*network, "--recipes", recipes, "--steps", options.steps, *training)
+            for run in document["runs"]:
+                runs.setdefault(run["recipe"], []).append(run["step_s"]["median"])
+        step_s = {name: statistics.median(seconds) for name, seconds in runs.items()}
         winner = min(step_s, key=lambda name: step_s[name])
         result[side] = {
             "bit_per_s": factor * rate,
             "step_s": step_s,
+            "rounds_step_s": runs,
             "winner": winner,
             "as_planned": winner == expected,
         }
@@ -116,8 +113,32 @@ def measure(case: Case, steps: str, tolerance: str) -> dict[str, Any]:
     return result
 
 
-def vars_of(case: Case) -> dict[str, str]:
-    return {name: getattr(case, name) for name in Case.__dataclass_fields__}
+def summary(found: list[dict[str, Any]]) -> str:
+    """A row for each side of each break-even."""
+    rows = []
+    for result in found:
+        case, rate = result["case"], result["break_even_bit_per_s"]
+        setting = [f"{case['hosts']} hosts, `{case['model']}`"]
+        if rate is None:
+            rows.append(
+                [*setting, "none", "", f"`{case['plain']}`", f"`{case['compressed']}`", "", ""]
+            )
+            continue
+        for side in ("below", "above"):
+            entry = result[side]
+            rows.append(
+                [
+                    *setting,
+                    f"{rate / 1e6:.0f}",
+                    f"{entry['bit_per_s'] / 1e6:.0f}",
+                    *(f"`{name}` {1e3 * s:.1f}" for name, s in entry["step_s"].items()),
+                    f"`{entry['winner']}`",
+                    "yes" if entry["as_planned"] else "no",
+                ]
+            )
+    header = ["case", "break-even, Mbit/s", "measured at", "ms", "ms", "faster", "as planned"]
+    text = f"Steps {MARGIN:.0%} below and above the break-even that the plan names.\n\n"
+    return text + table(header, rows)
 
 
 def thinwire(*arguments: str) -> str:

@@ -24,16 +24,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.errors import ConfigError, StateError
+from thinwire.errors import ConfigError
 from thinwire.sharding.attach import compression_of
 from thinwire.sharding.compression import Compression
 
-__all__ = ["accumulate", "drop_kept"]
+__all__ = ["accumulate"]
 
 
 @contextlib.contextmanager
@@ -71,37 +70,6 @@ def accumulate(model: nn.Module, *, is_last: bool) -> Iterator[None]:
             yield
     else:
         yield  # local steps: between two meetings nothing is reduced anyway
-
-
-def drop_kept(model: nn.Module) -> None:
-    """Forget the whole gradients that early micro-batches left in FSDP2, and cut weights again.
-
-    FSDP2 keeps them where neither ``zero_grad`` nor anything else that is public reaches them.
-
-    Args:
-        model: whose step is given up.
-
-    Raises:
-        StateError: FSDP2's internals are not as they were.
-    """
-    for module in model.modules():
-        if not isinstance(module, FSDPModule):
-            continue
-        module.reshard()
-        try:
-            groups = module._get_fsdp_state()._fsdp_param_groups
-            for parameter in (p for group in groups for p in group.fsdp_params):
-                # where it has another dtype than weights; read first, for a write never fails
-                if parameter.unsharded_accumulated_grad is not None:
-                    parameter.unsharded_accumulated_grad = None
-                whole = getattr(parameter, "_unsharded_param", None)
-                if whole is not None:  # there is none before the first gather
-                    whole.grad = None
-        except AttributeError as error:
-            raise StateError(
-                "thinwire.skip_step cannot find the gradients that FSDP2 keeps between micro-"
-                f"batches in torch {torch.__version__}; use accumulate=sync or accumulate=within"
-            ) from error
 
 
 @contextlib.contextmanager

@@ -155,6 +155,10 @@ class Compression:
 
     def undo_step(self) -> None:
         """Be as before the step under way, as far as the recipe has that kept."""
+        if self.late is None:
+            # those of a backward pass that raised write to what is returned to here
+            self.finish_jobs()
+            self._pending.clear()
         for held in self.held_sums:
             held.drop()
         if self.late is not None:

@@ -53,9 +53,10 @@ def plug_in(units: list[Unit], model: nn.Module, compression: Compression) -> No
     _adapt([unit for unit in units if unit.world_size > 1 or recipe.hybrid], compression)
     for unit in units:
         all_gather, reduce_scatter = _sockets(unit, compression, residents, averages)
-        if not recipe.is_uncompressed:
+        if not recipe.is_uncompressed or recipe.accumulate == "within":
             # Without this a parameter that one rank did not use is missing from its buffer only,
-            # and the ranks' buffers no longer match. FSDP2 then fills in zero gradients.
+            # and the ranks' buffers no longer match. FSDP2 then fills in zero gradients, to which
+            # is added what early micro-batches left of a module that the last one did not use.
             unit.module.set_reduce_scatter_unused_params(True)
         # FSDP2's base classes are private; any class with the same methods serves
         unit.module.set_custom_all_gather(all_gather)  # type: ignore[arg-type]
