@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from thinwire.lab import Layout
 from thinwire.planner.compute import operations_s
+from thinwire.planner.cost import factor_s
 from thinwire.planner.group import Parallelism
 from thinwire.planner.hardware_file import load_device
 from thinwire.planner.models.gpt import GPTShape, gpt_workload
 from thinwire.train.calibration.arithmetic import BLOCK_SHAPES, DTYPES, block_tokens
 from thinwire.train.calibration.codecs import FORMATS, NUMELS, SUMMED, VERBS
+from thinwire.train.calibration.factors import FIGURE as FACTORS
+from thinwire.train.calibration.factors import factor_cases, work_of
 from thinwire.train.calibration.sample import Sample
 from thinwire.train.calibration.steps import OVERHEAD_OF, TINY_LAYERS, wide_hidden
 
@@ -22,6 +27,7 @@ __all__ = [
     "DISK_BYTES_PER_S",
     "LATENCY_S",
     "LINK_BYTES_PER_S",
+    "LOW_RANK_PRICES",
     "PEAK",
     "WAYS",
     "made_samples",
@@ -32,6 +38,13 @@ PEAK = {"fp32": 5e10, "bf16": 2e11}
 ADAM_PER_S = 4e8
 DISK_BYTES_PER_S = 5e8
 CODEC_S = 2e-9  # per element, every verb and format
+LOW_RANK_PRICES = {
+    "matrix_s": 1e-4,
+    "pair_s": 1e-6,
+    "element_copies": 5.0,
+    "factor_copies": 0.5,
+    "pair_copies": 0.25,
+}
 CALL_S, LATENCY_S = 2e-4, 1e-4
 LINK_BYTES_PER_S = 25e6
 # passes of a unit, and the share of the link that each way fills
@@ -64,6 +77,7 @@ def made_samples(layout: Layout, *, rounds: Sequence[float] = (1.0, 1.0)) -> lis
             for numel in NUMELS:
                 size = SUMMED * numel if verb == "sum" else numel
                 found.append(("codec", f"{verb} {name}", size, 1e-5 + CODEC_S * size))
+    found += _factors()
     if layout.hosts > 1:
         for way, (passes, share) in WAYS.items():
             messages = passes * (layout.hosts - 1)
@@ -82,6 +96,23 @@ def made_samples(layout: Layout, *, rounds: Sequence[float] = (1.0, 1.0)) -> lis
         Sample(figure=figure, case=case, size=size, seconds=tuple(f * seconds for f in rounds))
         for figure, case, size, seconds in found
     ]
+
+
+def _factors() -> list[tuple[str, str, float, float]]:
+    """Matrices on the machine as the planner sees it."""
+    device = load_device(
+        "cpu",
+        {
+            "memory_bytes_per_s": COPIED_BYTES_PER_S,
+            "memory_efficiency": [[1.0, 1.0]],
+            "low_rank": LOW_RANK_PRICES,
+        },
+    )
+    found = []
+    for case in factor_cases(torch.device("cpu")):
+        unknown = Sample(figure=FACTORS, case=case.case, size=case.size, seconds=(1.0,))
+        found.append((FACTORS, case.case, case.size, factor_s(work_of(unknown), device)))
+    return found
 
 
 def _blocks(dtype: str) -> list[tuple[str, str, float, float]]:

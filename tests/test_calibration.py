@@ -15,6 +15,7 @@ from made_samples import (
     COPIED_BYTES_PER_S,
     LATENCY_S,
     LINK_BYTES_PER_S,
+    LOW_RANK_PRICES,
     PEAK,
     WAYS,
     made_samples,
@@ -78,12 +79,16 @@ class TestFit:
         for priced in (device.codec.encode_copies, device.codec.decode_copies):
             assert priced == pytest.approx(dict.fromkeys(priced, copies), rel=1e-4)
         assert set(device.codec.sum_copies) == set(DECODED_KINDS)
+        assert device.low_rank == pytest.approx(LOW_RANK_PRICES, rel=1e-3)
 
     def test_finds_the_link(self, tmp_path: Path) -> None:
         cluster = written(judged(), tmp_path)
         assert cluster.link.bytes_per_s == pytest.approx(LINK_BYTES_PER_S, rel=1e-5)
         assert cluster.link.latency_s == pytest.approx(LATENCY_S, rel=1e-4)
         assert cluster.backend.call_s == pytest.approx(CALL_S, rel=1e-4)
+        assert set(cluster.backend.calls_s) == set(cluster.backend.shares)
+        for call_s in cluster.backend.calls_s.values():
+            assert call_s == pytest.approx(CALL_S, rel=1e-4)
         for way, curve in cluster.backend.shares.items():
             _, share = WAYS["exchange" if way == "rounds" else way]
             assert curve.at(1 << 20) == pytest.approx(share, rel=1e-4)

@@ -21,9 +21,9 @@ from thinwire.train.calibration.steps import (
 
 PLAIN = cluster_of("cpu", hosts=2, ranks=1, bit_per_s=1e9, backend="gloo")
 TRUE = {
-    "unit_s": {"replicated": 1e-4, "stock": 1e-3, "compressed": 4e-3, "resident": 5e-3},
-    "parameter_s": {"replicated": 8e-9, "stock": 1e-8, "compressed": 6e-9, "resident": 9e-9},
-    "step_s": {"replicated": 3e-3, "stock": 2e-3, "compressed": 1e-3, "resident": 4e-3},
+    "unit_s": dict(zip(OVERHEADS, (1e-4, 2e-4, 1e-3, 4e-3, 5e-3), strict=True)),
+    "parameter_s": dict(zip(OVERHEADS, (8e-9, 7e-9, 1e-8, 6e-9, 9e-9), strict=True)),
+    "step_s": dict(zip(OVERHEADS, (3e-3, 5e-3, 2e-3, 1e-3, 4e-3), strict=True)),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch.nn.parallel import distributed
@@ -50,6 +52,17 @@ def test_the_gradient_that_overfills_a_bucket_is_in_it() -> None:
     root, parts = in_buckets(ROOT, runs, element_bytes=4)
     assert [part.reduce_s for part in reversed(parts)] == [2.0, 0, 0, 0, 0, 0, 0, 14.0, 0, 0]
     assert root.reduce_s == pytest.approx(0.25 + 2 * 2.0)
+
+
+def test_a_bucket_is_one_call() -> None:
+    """Layers of ten MiB: the first fills a bucket, three fill each that follows."""
+    times, layer = run("h", 10 * MEBI // 4, count=7)
+    started = dataclasses.replace(times, reduce_start_s=0.5)
+    root = dataclasses.replace(ROOT, reduce_start_s=0.125)
+    root, parts = in_buckets(root, [(started, layer)], element_bytes=4)
+    by_bucket = [part.reduce_s for part in reversed(parts) if part.reduce_s]
+    assert by_bucket == [1.5 + 0.5, 3 * 1.5 + 0.5, 3 * 1.5 + 0.5]
+    assert root.reduce_s == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("numels", [(), (0,), (0, 0)])

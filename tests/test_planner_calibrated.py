@@ -8,6 +8,8 @@ import pytest
 
 from planner_settings import lab_setting
 from thinwire.errors import ConfigError
+from thinwire.planner.call import FactorWork
+from thinwire.planner.cost import factor_s
 from thinwire.planner.hardware import OVERHEADS
 from thinwire.planner.hardware_file import load_backend, load_device
 from thinwire.planner.models import parse_model
@@ -18,6 +20,7 @@ from thinwire.recipes import parse_recipe
 SETTING = lab_setting("gpt:2x64x2", hosts=2, ranks=1, tokens=32)
 KINDS = {
     "ddp": "replicated",
+    "ddp:grads=int8/256": "hooked",
     "zero3": "stock",
     "qsdp:group_bytes=0": "compressed",
     "thin:group_bytes=0": "resident",
@@ -30,7 +33,7 @@ def with_device(**numbers: object) -> Setting:
 
 
 def overheads(seconds: float) -> dict[str, float]:
-    """One, two, three and four times some seconds, by kind."""
+    """Once, twice and so on some seconds, by kind."""
     return {kind: (1 + index) * seconds for index, kind in enumerate(OVERHEADS)}
 
 
@@ -90,6 +93,28 @@ def test_shares_replace_those_of_the_preset_where_they_are_known() -> None:
     assert backend.share("all_gather", is_ring=True, message_bytes=0) == 0.2
     assert backend.share("all_reduce", is_ring=True, message_bytes=1e6) == backend.ring_share
     assert backend.share("all_gather", is_ring=False, message_bytes=1e6) == backend.rounds_share
+
+
+def test_calls_replace_the_one_of_the_preset_where_they_are_known() -> None:
+    calls = {"all_reduce": 2e-3, "rounds": 1e-4}
+    backend = load_backend("gloo", {"calls_s": calls, "source": "calibrated"})
+    assert backend.started_s("all_reduce", is_ring=True) == 2e-3
+    assert backend.started_s("agreement", is_ring=True) == 2e-3  # which is one
+    assert backend.started_s("all_gather", is_ring=True) == backend.call_s
+    assert backend.started_s("all_gather", is_ring=False) == 1e-4
+    for wrong in ({"foo": 1e-3}, {"rounds": -1.0}):
+        with pytest.raises(ConfigError, match="calls_s"):
+            load_backend("gloo", {"calls_s": wrong, "source": "calibrated"})
+
+
+def test_more_factors_cost_more() -> None:
+    """Products grow with the factors, Gram-Schmidt with their square."""
+    seconds = [step_s(SETTING, parse_recipe(f"ddp:grads=lowrank={k}")) for k in (2, 8, 31)]
+    assert seconds == sorted(seconds)
+    device = load_device("cpu")
+    few, many = (factor_s(FactorWork(512, 512, k), device) for k in (16, 64))
+    # copies of the matrix, and what 16 and 64 factors take: between as much and 16 times as much
+    assert 1 < many / few < 16
 
 
 def test_a_share_above_the_link() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from planner_settings import accelerators, lab_setting
 from thinwire.errors import ConfigError
-from thinwire.planner.break_even import PayingRates, best_step_s, price
+from thinwire.planner.break_even import SURE, PayingRates, best_step_s, price
 from thinwire.planner.candidates import drift_rank, grid, named_recipes, sends_fewer_bits
 from thinwire.planner.explain import sensitivities
+from thinwire.planner.hardware import OVERHEADS
 from thinwire.planner.prediction import predict, step_s
 from thinwire.planner.ranking import make_plan
 from thinwire.planner.request import ClusterRequest, PlanRequest
@@ -26,7 +27,13 @@ DEVICE_TERMS |= {"replica", "residual", "total"}
 def test_the_document_has_the_keys_that_others_rely_on() -> None:
     setting = accelerators()
     document = make_plan(setting, named_recipes(setting)).to_json()
-    assert set(document) == {"choice", "reasons", "break_even_bit_per_s", "recipes"}
+    assert set(document) == {
+        "choice",
+        "reasons",
+        "break_even_bit_per_s",
+        "break_even_margin",
+        "recipes",
+    }
     assert document["choice"] == document["recipes"][0]["name"]
     for recipe in document["recipes"]:
         assert set(recipe["device_bytes"]) >= DEVICE_TERMS
@@ -99,11 +106,34 @@ def test_what_is_said_of_a_rate_holds_at_it(model: str, rate: str) -> None:
 
 def test_intervals_are_where_it_pays() -> None:
     for pays_slowest in (True, False):
-        paying = PayingRates(pays_slowest=pays_slowest, crossings_bit_per_s=(1e8, 1e9, 1e10))
+        paying = PayingRates(
+            pays_slowest=pays_slowest,
+            crossings_bit_per_s=(1e8, 1e9, 1e10),
+            margins=(0.1, 0.01, 0.2),
+        )
         for rate in (1e7, 5e8, 5e9, 1e12):
             inside = any(low < rate < high for low, high in paying.intervals())
             assert paying.pays_at(rate) == inside
         assert [paying.nearest(rate) for rate in (1e3, 2e8, 5e8, 1e15)] == [1e8, 1e8, 1e9, 1e10]
+
+
+def test_a_break_even_that_is_not_sharp_is_said_to_be_none() -> None:
+    """By a quarter of the wire's time the steps change; where that is little, nobody can tell."""
+    setting = lab_setting("gpt:2x64x2", hosts=2, ranks=1, tokens=32)
+    device = setting.cluster.device
+    for fixed_s, is_sharp in ((0.0, True), (1.0, False)):
+        # what each step takes besides, and a little more where traffic is compressed
+        costs = {kind: fixed_s + 5e-3 * (kind == "compressed") for kind in OVERHEADS}
+        slower = dataclasses.replace(device, step_s=costs)
+        cluster = dataclasses.replace(setting.cluster, device=slower)
+        plan = make_plan(
+            dataclasses.replace(setting, cluster=cluster),
+            [parse_recipe("zero3"), parse_recipe("qsdp")],
+        )
+        margin = plan.break_even_margin
+        assert margin is not None
+        assert (margin >= SURE) == is_sharp
+        assert any("is not sharp" in reason for reason in plan.reasons) != is_sharp
 
 
 def test_late_and_rare_is_not_compressed() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from thinwire.errors import ConfigError, ThinwireError
+from thinwire.planner.hardware import OVERHEADS
 from thinwire.planner.hardware_file import load_device
 from thinwire.planner.models import config_workload, parse_model
 from thinwire.planner.models.config import ModelConfig
@@ -33,9 +34,9 @@ preset = "cpu"
 flop_per_s = { fp32 = 1e11, bf16 = 2e11 }
 matmul_efficiency = [[1e6, 0.5], [1e8, 0.9]]
 codec = { encode_copies = { int = 0.5 }, sum_copies = { cast = 0.4, fp8 = 0.3 } }
-unit_s = { replicated = 0.0, stock = 0.002, compressed = 0.003, resident = 0.004 }
-parameter_s = { replicated = 0.0, stock = 0.0, compressed = 1e-9, resident = 0.0 }
-step_s = { replicated = 0.0, stock = 0.0, compressed = 0.0, resident = 0.001 }
+unit_s = { replicated = 0.0, hooked = 0.0, stock = 0.002, compressed = 0.003, resident = 0.004 }
+parameter_s = { replicated = 0.0, hooked = 0.0, stock = 0.0, compressed = 1e-9, resident = 0.0 }
+step_s = { replicated = 0.0, hooked = 0.0, stock = 0.0, compressed = 0.0, resident = 0.001 }
 source = "calibrated: two cores"
 [host]
 memory_bytes = 24e9
@@ -47,6 +48,7 @@ call_s = 0.0
 has_tree = false
 reduce_scatter_passes = 2
 shares = { all_gather = [[1e4, 1.0], [1e6, 0.7]], rounds = [[1e4, 0.9]] }
+calls_s = { all_gather = 1e-3, rounds = 1e-4 }
 source = "calibrated"
 [link]
 bit_per_s = 2e8
@@ -145,6 +147,13 @@ def test_the_good_files_are_good(tmp_path: Path) -> None:
     assert len(read_lab_cells(tmp_path / "cells.json").cells) == 1
 
 
+def test_a_file_of_an_older_version_is_to_be_made_anew(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(CLUSTER.replace("hooked = 0.0, ", ""))
+    with pytest.raises(ConfigError, match="without hooked; calibrate again"):
+        ClusterRequest(file=file).cluster()
+
+
 @pytest.mark.parametrize("path", cluster_places(), ids=str)
 def test_every_place_of_a_cluster_file(path: tuple[Any, ...], tmp_path: Path) -> None:
     tables = tomllib.loads(CLUSTER)
@@ -210,7 +219,7 @@ def test_a_value_must_be_of_the_form_of_what_it_replaces() -> None:
 
 
 def test_infinity_hides_behind_no_other_number() -> None:
-    unit_s = dict.fromkeys(("replicated", "stock", "compressed", "resident"), 0.0)
+    unit_s = dict.fromkeys(OVERHEADS, 0.0)
     for value in (float("inf"), float("nan")):
         with pytest.raises(ConfigError):
             load_device("cpu", {"unit_s": {**unit_s, "resident": value}, "source": "given"})

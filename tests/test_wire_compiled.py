@@ -64,6 +64,7 @@ def test_a_damaged_cache_costs_nothing_but_time(
             return x * 2
 
         caplog.clear()
+        monkeypatch.setattr(compiled, "_names", set())
         with caplog.at_level(logging.INFO, compiled.__name__):
             assert compiled.entry(double)(21.0) == 42.0
         return [text for text in caplog.messages if text.startswith("compiling ")]
@@ -94,7 +95,7 @@ def applied(name, function):
         return function(x)
     return entry(apply, name=name)
 
-print(applied("double", double)(7.0), applied("triple", triple)(7.0))
+print(applied("apply_double", double)(7.0), applied("apply_triple", triple)(7.0))
 """
 
 
@@ -163,3 +164,57 @@ def test_without_a_compiler_the_reference_serves() -> None:
         check=True,
     )
     assert run.stdout == "True\n"
+
+
+def test_no_two_functions_share_a_name() -> None:
+    """A linker that finds two takes either: wrong bytes would be sent without a word."""
+
+    def made(bias: int, name: str) -> object:
+        return compiled.loop(lambda x: x + bias, name=name)
+
+    made(1, "test_no_two_functions_share_a_name_1")
+    made(2, "test_no_two_functions_share_a_name_2")
+    with pytest.raises(ValueError, match="a name of its own"):
+        made(3, "test_no_two_functions_share_a_name_2")
+
+
+# a loop so long that it stays a function of its own in machine code
+EXCHANGED = f"""
+import sys
+from thinwire.wire.kernels.compiled import entry, loop
+
+def adds(bias, name):
+    def add(x):
+        y = x
+{chr(10).join(f"        y = (y * {2 * i + 3} + x) % 1000003 if y > {i} else y + 1" for i in range(99))}
+        return bias + y
+    return loop(add, name=name)
+
+one, ten = adds(1, "adds_one"), adds(10, "adds_ten")
+
+@entry
+def with_one(x):
+    return one(x)
+
+@entry
+def with_ten(x):
+    return ten(x)
+
+print(*((with_one if word == "one" else with_ten)(0) for word in sys.argv[1:]))
+"""  # noqa: E501
+
+
+def test_what_two_processes_compiled_is_not_exchanged(tmp_path: Path) -> None:
+    """Each counts from one: without names of their own both would call their loop the same."""
+    script = tmp_path / "script.py"
+    script.write_text(EXCHANGED)
+
+    def run(*words: str) -> str:
+        command = [sys.executable, "-B", str(script), *words]
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    one, ten = run("one").strip(), run("ten").strip()
+    assert int(ten) == int(one) + 9
+    assert run("one", "ten").split() == [one, ten]

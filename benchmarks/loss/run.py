@@ -24,7 +24,8 @@ def main() -> None:
         "--recipes", default="qsdp:compute=fp32,zeropp:compute=fp32,thin:compute=fp32"
     )
     parser.add_argument("--model", default="gpt:2x128x4")
-    parser.add_argument("--ranks", default="4")
+    parser.add_argument("--hosts", default="4")
+    parser.add_argument("--ranks", default="1", help="of a host")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--name", default="results", help="of the files that are written")
@@ -34,7 +35,8 @@ def main() -> None:
     for seed in range(options.seeds):
         document = compare(
             *("--recipes", ",".join(recipes), "--model", options.model),
-            *("--hosts", options.ranks, "--steps", str(options.steps), "--seed", str(seed)),
+            *("--hosts", options.hosts, "--ranks", options.ranks),
+            *("--steps", str(options.steps), "--seed", str(seed)),
             *("--seq", "64", "--micro-batch", "2"),
         )
         for run in document["runs"]:
@@ -54,7 +56,8 @@ def main() -> None:
     header += ["mean drift", "standard error"]
     text = (
         f"Held-out loss (nats per byte) of {options.model} after {options.steps} steps of 2 x 64 "
-        f"bytes per rank on {options.ranks} ranks; in brackets the drift from {BASELINE}.\n\n"
+        f"bytes per rank on {options.hosts} hosts x {options.ranks}; in brackets the drift from "
+        f"{BASELINE}.\n\n"
     )
     figures = {"losses": losses, "options": vars(options)}
     write(HERE, figures, text + table(header, rows), options.name)

@@ -50,18 +50,18 @@ class Case:
 
 
 CASES = (
-    Case("2", "500mbit", "gpt:1x32x1", "zero3", "thin"),
-    Case("2", "500mbit", "gpt:1x32x1", "zero3", "zeropp"),
-    Case("2", "500mbit", "gpt:2x64x2", "ddp", "ddp:grads=lowrank=32"),
-    Case("2", "500mbit", "gpt:2x64x2", "ddp", "ddp:grads=lowrank=16"),
-    Case("2", "500mbit", "gpt:2x128x4", "ddp", "ddp:grads=lowrank=64"),
-    Case("3", "200mbit", "gpt:1x32x1", "zero3", "zeropp"),
+    Case("2", "1gbit", "gpt:2x512x8", "ddp", "ddp:grads=lowrank=128"),
+    Case("2", "1gbit", "gpt:2x256x4", "ddp", "ddp:grads=lowrank=64"),
+    Case("2", "1gbit", "gpt:12x64x2", "zero3", "qsdp:group_bytes=0"),
+    Case("2", "1gbit", "gpt:12x64x2", "zero3", "zeropp:group_bytes=0"),
+    Case("3", "500mbit", "gpt:2x256x4", "ddp", "ddp:grads=lowrank=100"),
+    Case("3", "500mbit", "gpt:12x64x2", "zero3", "qsdp:group_bytes=0"),
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", default="100")
+    parser.add_argument("--steps", default="30")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tolerance", default="0.5")
     options = parser.parse_args()

@@ -64,11 +64,11 @@ CELLS = {
         "2",
         "1",
         "12",
-        f"{SHARDED},thin:grads_within=none",
+        ONE_LEVEL,
         ("compute only", "deepspeed"),
         FSDP_BASES,
     ),
-    "C": Cell("4", "1", "16", "8", "zero3,zeropp,thin", (), ("zero3",)),
+    "C": Cell("4", "1", "16", "8", "zero3,zeropp,thin", ("compute only",), ("zero3",)),
     "D": Cell(
         *("4", "1", "1", "40", REPLICATED),
         ("ddp_bf16", "powersgd"),

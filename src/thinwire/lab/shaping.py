@@ -14,7 +14,7 @@ __all__ = ["bucket_bytes", "shaping"]
 # the filter cut every buffer into frames: more work, and drops where a queue takes half a buffer.
 _SMALLEST_BUCKET_BYTES = 65536 + 66
 _LARGEST_BUCKET_BYTES = 4 << 20
-_BUCKET_S = 0.005
+_BUCKET_S = 0.002
 
 # How long a frame may wait before it is dropped. A slow link's queue is longer: with less room TCP
 # loses frames in slow start, and the holes make what a receiver sees come in jumps of 10 %.

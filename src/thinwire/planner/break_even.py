@@ -14,13 +14,15 @@ from thinwire.planner.step import Step
 from thinwire.planner.traffic import RecipeTraffic, recipe_traffic
 from thinwire.recipe import Recipe
 
-__all__ = ["PayingRates", "best_step_s", "paying_rates", "price"]
+__all__ = ["BESIDE", "SURE", "PayingRates", "best_step_s", "paying_rates", "price"]
 
 PricedRecipe = tuple[Recipe, RecipeTraffic]
 
 SLOWEST_BIT_PER_S = 1e6
 DECADES = 8  # up to 100 Tbit/s
 POINTS_A_DECADE = 2
+BESIDE = 0.25  # of a break-even's rate: what a user may be away from it
+SURE = 0.05  # of a step: the median error of plans on the lab's comparisons, benchmarks/planner
 PRECISION = 1e-3  # of the rate; published figures and measurements are far coarser
 
 
@@ -31,10 +33,13 @@ class PayingRates:
     Attributes:
         pays_slowest: whether it is over the slowest link.
         crossings_bit_per_s: rates of the link at which that changes, in rising order.
+        margins: for each of them the share of a step by which the two differ a quarter below it or
+            a quarter above, whichever is less.
     """
 
     pays_slowest: bool
     crossings_bit_per_s: tuple[float, ...]
+    margins: tuple[float, ...]
 
     def pays_at(self, bit_per_s: float) -> bool:
         """Whether compression pays at a rate."""
@@ -48,6 +53,10 @@ class PayingRates:
             key=lambda rate: abs(math.log(rate / bit_per_s)),
             default=None,
         )
+
+    def margin_of(self, crossing_bit_per_s: float) -> float:
+        """How far apart the two are beside a crossing; see ``margins``."""
+        return self.margins[self.crossings_bit_per_s.index(crossing_bit_per_s)]
 
     def intervals(self) -> list[tuple[float, float]]:
         """The ranges of rates at which it pays, from 0 to infinity."""
@@ -78,7 +87,15 @@ def paying_rates(
         for (low, high), (before, after) in zip(pairwise(rates), pairwise(verdicts), strict=True)
         if before != after
     ]
-    return PayingRates(pays_slowest=verdicts[0], crossings_bit_per_s=tuple(crossings))
+
+    def apart(bit_per_s: float) -> float:
+        steps_s = small.best_s(bit_per_s), large.best_s(bit_per_s)
+        return max(steps_s) / min(steps_s) - 1
+
+    margins = [min(apart((1 - BESIDE) * rate), apart((1 + BESIDE) * rate)) for rate in crossings]
+    return PayingRates(
+        pays_slowest=verdicts[0], crossings_bit_per_s=tuple(crossings), margins=tuple(margins)
+    )
 
 
 def best_step_s(setting: Setting, recipes: Sequence[PricedRecipe], bit_per_s: float) -> float:

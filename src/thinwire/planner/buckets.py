@@ -5,7 +5,8 @@
 
 Gradients enter a bucket in the order in which backward makes them, and one that it overfills
 belongs to it still. The first bucket is small, so that the wire starts early (arXiv 2006.15704,
-section 3.2). A model of one bucket is reduced after backward.
+section 3.2). A model of one bucket is reduced after backward. A bucket is one call, whatever it
+holds.
 """
 
 from __future__ import annotations
@@ -30,23 +31,27 @@ class _Bucket:
     Attributes:
         limit_bytes: when it is full.
         filled_bytes: so far.
-        reduce_s: wire of the gradients in it.
+        moving_s: wire of the gradients in it, that their bytes take.
+        start_s: wire that its one reduction takes besides.
     """
 
     limit_bytes: int = FIRST_BUCKET_BYTES
     filled_bytes: float = 0.0
-    reduce_s: float = 0.0
+    moving_s: float = 0.0
+    start_s: float = 0.0
 
-    def is_full_after(self, size_bytes: float, reduce_s: float) -> bool:
-        """Put a gradient in."""
+    def is_full_after(self, size_bytes: float, share: float, times: LayerTimes) -> bool:
+        """Put a gradient in, which is a share of a layer's."""
         self.filled_bytes += size_bytes
-        self.reduce_s += reduce_s
+        self.moving_s += share * (times.reduce_s - times.reduce_start_s)
+        self.start_s = max(self.start_s, times.reduce_start_s)
         return self.filled_bytes >= self.limit_bytes
 
     def empty(self) -> float:
         """Start the next bucket; returns the wire of this one."""
-        reduce_s = self.reduce_s
-        self.limit_bytes, self.filled_bytes, self.reduce_s = BUCKET_BYTES, 0.0, 0.0
+        reduce_s = self.moving_s + self.start_s
+        self.limit_bytes, self.filled_bytes = BUCKET_BYTES, 0.0
+        self.moving_s = self.start_s = 0.0
         return reduce_s
 
 
@@ -72,7 +77,9 @@ def in_buckets(
             continue
         for _ in range(times.count):
             parts += _parts(replace(times, count=1), layer, element_bytes, bucket)
-    return replace(root, reduce_s=root.reduce_s + bucket.reduce_s), parts[::-1]
+    start_s = max(root.reduce_start_s, bucket.start_s)
+    moving_s = root.reduce_s - root.reduce_start_s + bucket.moving_s
+    return replace(root, reduce_s=moving_s + start_s), parts[::-1]
 
 
 def _parts(
@@ -87,7 +94,7 @@ def _parts(
     for parameter in reversed(layer.parameters):
         part = parameter.numel / whole
         share += part
-        if bucket.is_full_after(element_bytes * parameter.numel, part * times.reduce_s):
+        if bucket.is_full_after(element_bytes * parameter.numel, part, times):
             yield _scaled(times, share, reduce_s=bucket.empty())
             share = 0.0
     if share:

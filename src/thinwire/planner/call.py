@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from thinwire.formats import WireFormat
 from thinwire.planner.group import Group
 
-__all__ = ["Call", "CodecWork", "Sent"]
+__all__ = ["Call", "CodecWork", "FactorWork", "Sent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,20 @@ class CodecWork:
     numel: float
 
 
+@dataclass(frozen=True, slots=True)
+class FactorWork:
+    """A matrix that is factored, and put together again.
+
+    Attributes:
+        rows, columns: of the matrix.
+        num_factors: to a side.
+    """
+
+    rows: int
+    columns: int
+    num_factors: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One call of a collective.
@@ -71,6 +85,7 @@ class Call:
         messages: that a rank sends one after another.
         payload_bytes: that a rank holds during the call, sent and received.
         work: for the codecs of one rank.
+        factored: matrices that it factors.
         copied_elements: elements copied between flat buffers and parameters.
     """
 
@@ -84,4 +99,5 @@ class Call:
     messages: int
     payload_bytes: float = 0.0
     work: tuple[CodecWork, ...] = ()
+    factored: tuple[FactorWork, ...] = ()
     copied_elements: float = 0.0

@@ -14,18 +14,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
-from thinwire.planner.call import Call, CodecWork
+from thinwire.planner.call import Call, CodecWork, FactorWork
 from thinwire.planner.hardware import Cluster, Device, Link
 
 __all__ = [
     "call_s",
     "codec_s",
+    "factor_s",
     "format_kind",
     "mathis_bytes_per_s",
     "padhye_bytes_per_s",
     "payload_bytes_per_s",
     "stage_link_s",
+    "start_s",
     "tensor_parallel_s",
     "transfer_s",
     "within_bytes_per_s",
@@ -86,13 +89,19 @@ def call_s(call: Call, cluster: Cluster) -> float:
         across_s = _resent(link) * call.group.sharers * call.egress_bytes / (rate * share)
     moving_s = max(within_s, across_s)
     waiting_s = call.messages * (latency_s + backend.message_s)
+    started_s = backend.started_s(call.name, is_ring=is_ring)
     if call.name == "all_reduce" and backend.has_tree:
         # up and down a tree of ranks, every byte sent at most twice by a rank
         depth = math.ceil(math.log2(call.group.size))
         tree_s = 2 * depth * (latency_s + backend.message_s)
         tree_s += moving_s * call.group.size / (call.group.size - 1)
-        return backend.call_s + min(tree_s, waiting_s + moving_s)
-    return backend.call_s + waiting_s + moving_s
+        return started_s + min(tree_s, waiting_s + moving_s)
+    return started_s + waiting_s + moving_s
+
+
+def start_s(call: Call, cluster: Cluster) -> float:
+    """Seconds of one collective that do not depend on its bytes."""
+    return call_s(replace(call, egress_bytes=0.0, inner_bytes=0.0), cluster)
 
 
 def within_bytes_per_s(device: Device) -> float:
@@ -120,7 +129,22 @@ def stage_link_s(cluster: Cluster, size_bytes: float) -> float:
 
 def codec_s(call: Call, device: Device) -> float:
     """Seconds that one rank's codecs and copies take for one collective."""
-    return work_s(call.work, device) + call.copied_elements / device.copy_elements_per_s
+    seconds = work_s(call.work, device) + call.copied_elements / device.copy_elements_per_s
+    return seconds + sum(factor_s(work, device) for work in call.factored)
+
+
+def factor_s(work: FactorWork, device: Device) -> float:
+    """Seconds to factor a matrix of n rows and m columns by K vectors to a side.
+
+    Products with the factors take K n m, Gram-Schmidt K^2 n multiplications; copies, residuals and
+    launches come on top (arXiv 1905.13727, algorithms 1 and 2).
+    """
+    numel, factors, price = work.rows * work.columns, work.num_factors, device.low_rank
+    copies = price["element_copies"] * numel
+    copies += price["factor_copies"] * factors * numel
+    copies += price["pair_copies"] * factors**2 * work.rows
+    launched_s = price["matrix_s"] + price["pair_s"] * factors**2
+    return launched_s + copies / device.copy_elements_per_s
 
 
 def work_s(work: Iterable[CodecWork], device: Device) -> float:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
-from thinwire.planner.break_even import PayingRates
+from thinwire.planner.break_even import BESIDE, SURE, PayingRates
 from thinwire.planner.candidates import sends_fewer_bits
 from thinwire.planner.prediction import Fit, Prediction, step_s
 from thinwire.planner.setting import Setting
@@ -47,6 +47,7 @@ def explain(
         sentences.append(_choice(fitting))
         sentences.append(_dominant(setting, fitting[0]))
         sentences.append(_compression(setting, fitting, paying))
+        sentences.extend(_doubtful(setting, paying))
         sentences.append(_what_helps(setting, fitting[0]))
     else:
         sentences.append(_nothing_fits(failing, cheapest))
@@ -144,6 +145,18 @@ def _compression(
     if gain > 1:
         return f"Compression pays {where} a host; at this bandwidth by {gain:.2f} times."
     return f"Compression loses here, by {1 / gain:.2f} times: it pays only {where} a host."
+
+
+def _doubtful(setting: Setting, paying: PayingRates | None) -> list[str]:
+    """Says so where the nearest break-even is within what a plan is sure of."""
+    nearest = None if paying is None else paying.nearest(setting.cluster.link.bit_per_s)
+    if paying is None or nearest is None or paying.margin_of(nearest) >= SURE:
+        return []
+    return [
+        f"{format_bit_rate(nearest)} is not sharp: {BESIDE:.0%} beside it the two differ by "
+        f"{paying.margin_of(nearest):.1%} of a step, and plans are right to about {SURE:.0%}; "
+        "where it matters, measure both with thinwire compare."
+    ]
 
 
 def _interval(low_bit_per_s: float, high_bit_per_s: float) -> str:

@@ -19,17 +19,30 @@ from thinwire.planner.source import check_sources
 from thinwire.planner.value_form import check_below_limit
 from thinwire.planner.workload import DTYPE_BYTES
 
-__all__ = ["OVERHEADS", "WAYS", "Backend", "Cluster", "CodecRates", "Device", "Host", "Link"]
+__all__ = [
+    "LOW_RANK",
+    "OVERHEADS",
+    "WAYS",
+    "Backend",
+    "Cluster",
+    "CodecRates",
+    "Device",
+    "Host",
+    "Link",
+]
 
 KINDS = ("accelerator", "cpu")
-# ways of wrapping a model, which cost more or less Python: DDP, FSDP2, FSDP2 with compressed
-# traffic, FSDP2 with a resident replica
-OVERHEADS = ("replicated", "stock", "compressed", "resident")
+# ways of wrapping a model, which cost more or less Python: DDP, DDP with a hook that compresses,
+# FSDP2, FSDP2 with compressed traffic, FSDP2 with a resident replica
+OVERHEADS = ("replicated", "hooked", "stock", "compressed", "resident")
 # kinds of formats by what their codecs cost
 DECODED_KINDS = ("cast", "fp8", "int", "clip", "levels", "hadamard", "log", "sign", "topk")
 ENCODED_KINDS = (*DECODED_KINDS, "stochastic")
+# what factoring matrices costs: seconds by matrix and by pair of factors, copies of fp32 elements
+# by element, by element and factor, and by row and pair of factors
+LOW_RANK = ("matrix_s", "pair_s", "element_copies", "factor_copies", "pair_copies")
 PROTOCOLS = ("ideal", "tcp", "rdma", "grpc")
-# ways of sending whose share of a link may be known: three collectives in a ring, and all in rounds
+# ways of sending of which more may be known: three collectives in a ring, and all in rounds
 WAYS = ("all_gather", "reduce_scatter", "all_reduce", "rounds")
 
 
@@ -83,6 +96,7 @@ class Device:
         context_bytes: taken by the runtime before the first tensor.
         slack: what the allocator holds beyond the tensors, as a share of them.
         codec: what encoding and decoding cost.
+        low_rank: what factoring matrices costs, see ``LOW_RANK``.
         adam_parameters_per_s: of a fused AdamW step; ``None``: as its memory traffic says.
         unit_s: of a micro-batch, that each layer costs besides its arithmetic, codecs and
             messages; by what wraps the model, see ``OVERHEADS``.
@@ -109,6 +123,7 @@ class Device:
     context_bytes: float
     slack: float
     codec: CodecRates
+    low_rank: Mapping[str, float]
     adam_parameters_per_s: float | None
     unit_s: Mapping[str, float]
     parameter_s: Mapping[str, float]
@@ -127,14 +142,13 @@ class Device:
                 )
             if not 0 < rate < math.inf:
                 raise ConfigError(f"device {self.name}: flop_per_s of {dtype} is {rate}")
-        for name in ("unit_s", "parameter_s", "step_s"):
-            overheads = getattr(self, name)
-            if set(overheads) != set(OVERHEADS) or not all(
-                0 <= seconds < math.inf for seconds in overheads.values()
-            ):
+        for name in ("unit_s", "parameter_s", "step_s", "low_rank"):
+            keys = LOW_RANK if name == "low_rank" else OVERHEADS
+            costs = getattr(self, name)
+            if set(costs) != set(keys) or not all(0 <= cost < math.inf for cost in costs.values()):
                 raise ConfigError(
-                    f"device {self.name}: {name} must have seconds, 0 or more, for each of "
-                    f"{', '.join(OVERHEADS)}"
+                    f"device {self.name}: {name} must have numbers, 0 or more, for each of "
+                    f"{', '.join(keys)}"
                 )
         numbers = [item.name for item in dataclasses.fields(self)]
         for other in ("name", "kind", "sources"):
@@ -247,8 +261,8 @@ class Backend:
             all-reduce inside and keeps a slice, so 2 there.
         has_tree: whether small all-reduces go along a tree.
         shares: by bytes of one message, where they were measured, in place of ``ring_share`` and
-            ``rounds_share``: for ``"all_gather"``, ``"reduce_scatter"``, ``"all_reduce"`` in a ring
-            and for ``"rounds"``.
+            ``rounds_share``: by way, see ``WAYS``.
+        calls_s: where it was measured, in place of ``call_s``: by way.
         sources: where each number comes from, by attribute.
 
     Raises:
@@ -263,6 +277,7 @@ class Backend:
     reduce_scatter_passes: int
     has_tree: bool
     shares: Mapping[str, Curve] = field(default_factory=dict)
+    calls_s: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -275,11 +290,14 @@ class Backend:
                 f"backend {self.name}: reduce_scatter_passes is {self.reduce_scatter_passes}, but "
                 "must be a whole number"
             )
-        for way in self.shares:
-            if way not in WAYS:
-                raise ConfigError(
-                    f"backend {self.name}: shares: {way!r} is not one of {', '.join(WAYS)}"
-                )
+        for name in ("shares", "calls_s"):
+            for way in getattr(self, name):
+                if way not in WAYS:
+                    raise ConfigError(
+                        f"backend {self.name}: {name}: {way!r} is not one of {', '.join(WAYS)}"
+                    )
+        if not all(0 <= seconds < math.inf for seconds in self.calls_s.values()):
+            raise ConfigError(f"backend {self.name}: calls_s must be seconds, 0 or more")
         check_sources(
             f"backend {self.name}",
             ("ring_share", "rounds_share", "message_s", "call_s"),
@@ -288,10 +306,21 @@ class Backend:
 
     def share(self, collective: str, *, is_ring: bool, message_bytes: float) -> float:
         """Share of the link that a collective fills, by its algorithm and its messages."""
-        curve = self.shares.get(collective if is_ring else "rounds")
+        curve = self.shares.get(_way(collective, is_ring=is_ring))
         if curve is not None:
             return curve.at(max(message_bytes, 1.0))
         return self.ring_share if is_ring else self.rounds_share
+
+    def started_s(self, collective: str, *, is_ring: bool) -> float:
+        """Seconds of a call before its first byte, by its algorithm."""
+        return self.calls_s.get(_way(collective, is_ring=is_ring), self.call_s)
+
+
+def _way(collective: str, *, is_ring: bool) -> str:
+    """One of ``WAYS``."""
+    if not is_ring:
+        return "rounds"
+    return "all_reduce" if collective == "agreement" else collective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ from typing import Any
 from thinwire.errors import ConfigError
 from thinwire.file_kind import read_file_text
 from thinwire.planner.curve import Curve
-from thinwire.planner.hardware import WAYS, Backend, CodecRates, Device, Host, Link
+from thinwire.planner.hardware import OVERHEADS, WAYS, Backend, CodecRates, Device, Host, Link
 from thinwire.planner.source import kind_of
 from thinwire.planner.value_form import check_form
 
@@ -63,6 +63,7 @@ WORDS: dict[str, dict[str, Any]] = {
 MEASURED_TOGETHER = ("unit_s", "parameter_s", "step_s")
 # shares that a calibration gives, one curve for each way of sending
 SHARES = {way: [[1.0, 1.0]] for way in WAYS}
+CALLS_S = dict.fromkeys(WAYS, 0.0)
 
 
 def device_names() -> tuple[str, ...]:
@@ -135,10 +136,11 @@ def load_backend(name: str, *changes: Mapping[str, Any]) -> Backend:
     presets = _presets("networks")["backends"]
     if name not in presets:
         raise ConfigError(f"backend {name!r}: not known; use one of {', '.join(presets)}")
-    table = {**presets[name], "name": name, "shares": SHARES}
+    table = {**presets[name], "name": name, "shares": SHARES, "calls_s": CALLS_S}
     table = _changed(f"backend {name}", table, *changes)
-    if table["shares"] is SHARES:
-        table["shares"] = {}
+    for key, form in (("shares", SHARES), ("calls_s", CALLS_S)):
+        if table[key] is form:
+            table[key] = {}
     shares = {
         way: _curve(f"backend {name}: shares of {way}", points)
         for way, points in table["shares"].items()
@@ -208,8 +210,12 @@ def read_cluster_file(path: Path) -> dict[str, dict[str, Any]]:
 def _check_age(path: Path, device: Mapping[str, Any]) -> None:
     """Raise if a calibration of an older version lacks what is now measured together."""
     missing = [name for name in MEASURED_TOGETHER if name not in device]
-    is_partial = 0 < len(missing) < len(MEASURED_TOGETHER)
-    if is_partial and kind_of(device.get("source", "given")) == "calibrated":
+    if len(missing) == len(MEASURED_TOGETHER):
+        missing.clear()  # of a single rank, which takes no such steps
+    else:
+        tables = [device.get(name, {}) for name in MEASURED_TOGETHER]
+        missing += [kind for kind in OVERHEADS if not all(kind in table for table in tables)]
+    if missing and kind_of(device.get("source", "given")) == "calibrated":
         raise ConfigError(
             f"cluster file {path}: device: was calibrated by an older version, without "
             f"{' and '.join(missing)}; calibrate again"

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from thinwire.formats import WireFormat, parse_format
 from thinwire.planner.algorithms import exchange, ring, rounds, spread
-from thinwire.planner.averaged import averaged_pieces
+from thinwire.planner.averaged import Averaged
 from thinwire.planner.call import Call, CodecWork, Sent
 from thinwire.planner.gradient_formats import priced_gradients
 from thinwire.planner.group import Group
@@ -30,9 +30,6 @@ from thinwire.rules import FormatRule
 __all__ = ["LayerCalls"]
 
 AGREEMENT_BYTES = 8  # one int64 a unit
-# Products with the factors and between them, residuals: processor time as a multiple of a copy of
-# the gradients, at rank 4 with one thread (2048 x 512, 16 to 21 in two runs).
-LOW_RANK_COPIES = 16
 CASTS = {name: parse_format(name) for name in DTYPE_BYTES}
 
 
@@ -180,14 +177,15 @@ class LayerCalls:
         rule, whole = priced_gradients(recipe), float(self.layer.numel)
 
         named = zip(self._names, self.layer.parameters, self._exact, strict=True)
-        first, second = averaged_pieces(named, rule, group.size)
-        if not second:
-            return self._there_and_back(first, self._codec_work(rule), copied=whole)
+        averaged = Averaged.of(named, rule, group.size)
+        if not averaged.factored:
+            return self._there_and_back(averaged.first, self._codec_work(rule), copied=whole)
         # a matrix becomes its left factor, which is averaged with all else, then its right one
-        copied = LOW_RANK_COPIES * whole
+        left, *rest = self._there_and_back(averaged.first, ((), ()), copied=whole)
         return (
-            *self._there_and_back(first, ((), ()), copied=copied),
-            *self._there_and_back(second, ((), ()), copied=0.0),
+            replace(left, factored=tuple(averaged.factored)),
+            *rest,
+            *self._there_and_back(averaged.second, ((), ()), copied=0.0),
         )
 
     def _codec_work(self, rule: FormatRule) -> tuple[tuple[CodecWork, ...], tuple[CodecWork, ...]]:

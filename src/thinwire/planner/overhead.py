@@ -50,7 +50,7 @@ class Overhead:
 def wrapping(recipe: Recipe) -> str:
     """What wraps a model under a recipe: one of ``thinwire.planner.hardware.OVERHEADS``."""
     if recipe.stage == 0:
-        return "replicated"
+        return "replicated" if recipe.is_uncompressed else "hooked"
     if recipe.is_uncompressed:
         return "stock"
     return "compressed" if recipe.resident_format is None else "resident"

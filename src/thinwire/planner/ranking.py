@@ -55,6 +55,12 @@ class Plan:
             return None
         return self.paying.nearest(self.setting.cluster.link.bit_per_s)
 
+    @property
+    def break_even_margin(self) -> float | None:
+        """By which share of a step the two sides differ a quarter beside that rate, or more."""
+        rate = self.break_even_bit_per_s
+        return None if rate is None or self.paying is None else self.paying.margin_of(rate)
+
     def to_json(self) -> dict[str, Any]:
         """The document that ``thinwire plan --json`` prints; bytes and seconds are per step.
 
@@ -64,6 +70,7 @@ class Plan:
             "choice": None if self.choice is None else self.choice.recipe.name,
             "reasons": list(self.reasons),
             "break_even_bit_per_s": self.break_even_bit_per_s,
+            "break_even_margin": self.break_even_margin,
             "recipes": [_prediction_json(prediction) for prediction in self.predictions],
         }
 

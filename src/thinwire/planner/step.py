@@ -14,6 +14,7 @@ from thinwire.planner.cost import (
     call_s,
     codec_s,
     stage_link_s,
+    start_s,
     tensor_parallel_s,
     work_s,
 )
@@ -194,6 +195,7 @@ class Step:
             inner_gather_backward_s=self._calls_s(backward_inner),
             inner_reduce_s=0.0 if late else self._calls_s(reduce_inner),
             reduce_s=0.0 if late else self._on_wire_s(reduce_outer, by_thread=beside),
+            reduce_start_s=sum(start_s(call, self._cluster) for call in reduce_outer),
         )
 
     def _split(self, calls: tuple[Call, ...]) -> tuple[tuple[Call, ...], tuple[Call, ...]]:

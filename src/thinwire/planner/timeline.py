@@ -58,6 +58,7 @@ class LayerTimes:
         inner_gather_backward_s: inner wire before backward.
         inner_reduce_s: inner wire after backward, before ``reduce_s``.
         reduce_s: wire after backward.
+        reduce_start_s: of that, what does not depend on bytes; looked at by buckets alone.
     """
 
     label: str
@@ -69,6 +70,7 @@ class LayerTimes:
     inner_gather_backward_s: float = 0.0
     inner_reduce_s: float = 0.0
     reduce_s: float = 0.0
+    reduce_start_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
     copies, AdamW      seconds = start + elements / rate
     matrix products    the curve of rates by size; whole blocks then scale it and price a kernel
     codecs             seconds = start + elements / rate, in copies
+    factors            seconds by matrix, pair of factors, element, and products of those
     messages           seconds = call + messages * latency + bytes / rate(size)
     training steps     what is left: seconds per layer, per parameter and per step
 
@@ -14,24 +15,28 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from thinwire.planner.compute import operations_s
+from thinwire.planner.cost import factor_s
 from thinwire.planner.group import Parallelism
-from thinwire.planner.hardware import Device
+from thinwire.planner.hardware import LOW_RANK, Device
 from thinwire.planner.hardware_file import load_device
 from thinwire.planner.models.gpt import GPTShape, gpt_workload
 from thinwire.train.calibration.arithmetic import BLOCK_SHAPES, DTYPES, block_tokens
 from thinwire.train.calibration.codecs import VERBS, kind_of
+from thinwire.train.calibration.factors import FIGURE as FACTORS
+from thinwire.train.calibration.factors import work_of
 from thinwire.train.calibration.sample import Sample
 
 __all__ = ["COPY_MOVED_BYTES", "Residual", "device_table", "host_table", "least_squares"]
 
 COPY_MOVED_BYTES = 8  # per fp32 element: read and written
 CACHED = 0.1  # no cache is faster than memory by more: a fitted 0 says that the blocks cannot tell
+FREE = dict.fromkeys(LOW_RANK, 0.0)
 FASTEST_KERNEL_S = 1e-7  # a fitted 0 says that the blocks cannot tell, not that nothing is spent
 
 
@@ -116,8 +121,9 @@ def device_table(samples: Sequence[Sample], preset: str) -> tuple[dict[str, Any]
     table |= scaled
     residuals.append(residual)
     device = load_device(preset, {**table, "source": "calibrated"})
-    table["codec"], residual = _codecs(samples, device.copy_elements_per_s)
-    return table, [*residuals, residual]
+    table["codec"], codecs = _codecs(samples, device.copy_elements_per_s)
+    table["low_rank"], factors = _factors(samples, device)
+    return table, [*residuals, codecs, factors]
 
 
 def host_table(samples: Sequence[Sample], per_host: int, preset: str) -> dict[str, Any]:
@@ -266,6 +272,22 @@ def _codecs(samples: Sequence[Sample], copied_per_s: float) -> tuple[dict[str, A
     copies = {key: max(1e-3, math.exp(_mean_log(values))) for key, values in found.items()}
     table = {f"{verb}_copies": _of_verb(copies, verb) for verb in VERBS}
     return table, Residual.of("codecs", pairs)
+
+
+def _factors(samples: Sequence[Sample], device: Device) -> tuple[dict[str, float], Residual]:
+    """The price of each of ``LOW_RANK``: what the planner says if one costs 1 and the others 0."""
+    same = _of(samples, FACTORS)
+    rows = [
+        [
+            factor_s(work_of(sample), replace(device, low_rank={**FREE, name: 1.0}))
+            for name in LOW_RANK
+        ]
+        for sample in same
+    ]
+    prices = least_squares(rows, [sample.median_s for sample in same])
+    fitted = (sum(p * v for p, v in zip(prices, row, strict=True)) for row in rows)
+    pairs = zip(fitted, (sample.median_s for sample in same), strict=True)
+    return dict(zip(LOW_RANK, prices, strict=True)), Residual.of("factors of matrices", pairs)
 
 
 def _mean_log(values: Sequence[float]) -> float:

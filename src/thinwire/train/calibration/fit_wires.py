@@ -27,7 +27,8 @@ class Wires:
     Attributes:
         backend: name of its preset.
         bytes_per_s: of the link: as measured by itself, or the most that a collective reached.
-        call_s: of one call.
+        call_s: of one call, on the average of all ways.
+        calls_s: of one call, by way.
         latency_s: of one message.
         shares: of the rate, by way and by bytes of a message, as ``[backend]`` takes them.
         residual: of the fit.
@@ -36,6 +37,7 @@ class Wires:
     backend: str
     bytes_per_s: float
     call_s: float
+    calls_s: dict[str, float]
     latency_s: float
     shares: dict[str, list[list[float]]]
     residual: Residual
@@ -45,6 +47,7 @@ class Wires:
         return {
             "preset": self.backend,
             "call_s": self.call_s,
+            "calls_s": self.calls_s,
             "message_s": 0.0,  # in the latency
             "shares": self.shares,
         }
@@ -59,7 +62,10 @@ def fit_wires(
     per_host: int,
     link_bytes_per_s: float | None,
 ) -> Wires:
-    """Latency from the smallest messages, then the rate that is left by size.
+    """Latency and calls from the smallest messages, then the rate that is left by size.
+
+    A message's latency is what ways that send more messages take longer by; what is left of the
+    smallest messages is a call's.
 
     Args:
         samples: of collectives, all sizes and ways.
@@ -75,10 +81,19 @@ def fit_wires(
     first = [sample for sample in mine if sample.size == smallest]
     rows = [(1.0, passes[s.figure] * (size - 1)) for s in first]
     call_s, latency_s = least_squares(rows, [s.median_s for s in first])
-    latency_s = max(LEAST_LATENCY_S, latency_s)
+    smallest_s = {s.figure: s.median_s for s in first}
+    # no way takes less than its messages
+    shortest_s = min(seconds / passes[way] / (size - 1) for way, seconds in smallest_s.items())
+    latency_s = max(LEAST_LATENCY_S, min(latency_s, shortest_s))
+    calls_s = {
+        way: statistics.fmean(
+            max(0.0, smallest_s[name] - latency_s * passes[name] * (size - 1)) for name in names
+        )
+        for way, names in {**{name: (name,) for name in RINGS}, "rounds": ROUNDS}.items()
+    }
 
-    def started_s(way: str) -> float:
-        return call_s + latency_s * passes[way] * (size - 1)
+    def started_s(name: str) -> float:
+        return calls_s[_way(name)] + latency_s * passes[name] * (size - 1)
 
     rates: dict[str, dict[float, list[float]]] = {}
     for sample in mine:
@@ -89,9 +104,8 @@ def fit_wires(
             messages = per_host * (size - per_host)
         # a message that took no longer than an empty one says nothing of the rate
         moving_s = max(sample.median_s - started_s(sample.figure), sample.median_s / 10)
-        way = "rounds" if sample.figure in ROUNDS else sample.figure
         rate = messages * sample.size / moving_s
-        rates.setdefault(way, {}).setdefault(sample.size, []).append(rate)
+        rates.setdefault(_way(sample.figure), {}).setdefault(sample.size, []).append(rate)
     by_size = {
         way: {size: statistics.geometric_mean(found) for size, found in sorted(sizes.items())}
         for way, sizes in rates.items()
@@ -106,7 +120,13 @@ def fit_wires(
         backend=backend,
         bytes_per_s=top,
         call_s=call_s,
+        calls_s=calls_s,
         latency_s=latency_s,
         shares=shares,
         residual=Residual.of(f"smallest messages {case}", pairs),
     )
+
+
+def _way(figure: str) -> str:
+    """The planner's name for what was timed: one of ``thinwire.planner.hardware.WAYS``."""
+    return "rounds" if figure in ROUNDS else figure

@@ -21,6 +21,7 @@ from thinwire.sharding.kernels import prepare_in_turn
 from thinwire.train.calibration.arithmetic import arithmetic_cases
 from thinwire.train.calibration.clock import Case, Clock
 from thinwire.train.calibration.codecs import FORMATS, codec_cases
+from thinwire.train.calibration.factors import factor_cases
 from thinwire.train.calibration.sample import Sample
 from thinwire.train.calibration.steps import step_runs
 from thinwire.train.calibration.storage import disk_cases, host_copy_cases
@@ -96,7 +97,7 @@ def _measure(
         prepare_in_turn([parse_format(name) for name in FORMATS], discover_topology())
     groups: dict[str, list[Case]] = {
         "arithmetic": list(arithmetic_cases(device)),
-        "codecs": list(codec_cases(device)),
+        "codecs": [*codec_cases(device), *factor_cases(device)],
         "storage": [*disk_cases(disk), *host_copy_cases(device)],
         "messages": list(wire_cases(job.link_bit_per_s, device)),
     }

@@ -44,6 +44,7 @@ OVERHEAD_OF = {
     "qsdp:group_bytes=0": "compressed",
     "thin:group_bytes=0": "resident",
     "ddp": "replicated",
+    "ddp:grads=int8/256": "hooked",
 }
 # a sample's size is the number of layers of a tiny model, or the width of a wide one
 FIGURES = ("tiny step", "wide step")

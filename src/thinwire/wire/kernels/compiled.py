@@ -7,6 +7,13 @@
     A directory that cannot be written, a full disk, or a file that was cut short costs compile time
     and nothing else. What has to be compiled is logged, for it takes seconds.
 
+    note [names]
+    Machine code finds the loops that it calls by their names, and where cached files of two
+    processes hold one of the same name the linker takes either. Numba's names are those of the
+    functions and a count of what the process had compiled before, which another process counts
+    otherwise. So every function has a name that no other one has; two closures from the same lines
+    would be exchanged for one another, and wrong bytes sent without a word.
+
 No loop is compiled with fast-math: NaN must survive, and the reference must be met bit for bit.
 """
 
@@ -32,6 +39,8 @@ from numba.core.caching import (
 __all__ = ["element", "entry", "loop", "tile_loop"]
 
 _log = logging.getLogger(__name__)
+
+_names: set[str] = set()  # of all that is compiled, see note [names]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -95,9 +104,14 @@ class _Cache(FunctionCache):
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
 
 
-def loop(function: _Function) -> _Function:
-    """Compile a loop that other loops and entries use."""
-    return cast(_Function, _compile(function))
+def loop(function: _Function, *, name: str | None = None) -> _Function:
+    """Compile a loop that other loops and entries use.
+
+    Args:
+        function: what to compile.
+        name: of one that closes over others than its likes from the same lines do.
+    """
+    return cast(_Function, _compile(function, name=name))
 
 
 def element(function: _Function) -> _Function:
@@ -123,14 +137,20 @@ def entry(function: _Function, *, name: str | None = None) -> _Function:
         function: what to compile. It may close over loops.
         name: of one that closes over others than its likes from the same lines do.
     """
-    if name is not None:
-        function.__qualname__ = name
-    compiled = _compile(function)
+    compiled = _compile(function, name=name)
     with contextlib.suppress(RuntimeError):  # no directory can be written: compile in each process
         compiled._cache = _Cache(function)  # type: ignore[no-untyped-call]
     return cast(_Function, compiled)
 
 
-def _compile(function: Callable[..., Any], *, forceinline: bool = False) -> Any:
+def _compile(
+    function: Callable[..., Any], *, name: str | None = None, forceinline: bool = False
+) -> Any:
+    if name is not None:
+        function.__qualname__ = name
+    full_name = f"{function.__module__}.{function.__qualname__}"
+    if full_name in _names:
+        raise ValueError(f"{full_name} is compiled already: give each function a name of its own")
+    _names.add(full_name)
     # nogil: a kernel runs beside the thread that computes. error_model: x / 0 is Inf, as in torch.
     return numba.njit(nogil=True, error_model="numpy", forceinline=forceinline)(function)

@@ -132,13 +132,14 @@ def _store(builder: Any, value: Any, address: Any) -> None:
     builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=1)
 
 
-def _loop_over_plane(make_step: Callable[[int, int], Any], plane_bits: int) -> Callable[..., int]:
+def _loop_over_plane(
+    name: str, make_step: Callable[[int, int], Any], plane_bits: int
+) -> Callable[..., int]:
     """A loop over one plane of one block, which returns where the packed bytes of it end."""
     wide, half = make_step(plane_bits, 64), make_step(plane_bits, 32)
     quarter, eighth = make_step(plane_bits, 16), make_step(plane_bits, 8)
     single = make_step(plane_bits, 1)
 
-    @loop
     def over_plane(codes: int, stretch: int, shift: int, packed: int) -> int:
         end = packed + stretch
         while packed + 64 <= end:
@@ -158,9 +159,10 @@ def _loop_over_plane(make_step: Callable[[int, int], Any], plane_bits: int) -> C
             codes, packed = codes + 1, packed + 1
         return end
 
-    return over_plane
+    return loop(over_plane, name=f"{name}_{plane_bits}")
 
 
-_pack_4, _unpack_4 = _loop_over_plane(_pack_step, 4), _loop_over_plane(_unpack_step, 4)
-_pack_2, _unpack_2 = _loop_over_plane(_pack_step, 2), _loop_over_plane(_unpack_step, 2)
-_pack_1, _unpack_1 = _loop_over_plane(_pack_step, 1), _loop_over_plane(_unpack_step, 1)
+_pack_4, _pack_2, _pack_1 = (_loop_over_plane("pack", _pack_step, bits) for bits in (4, 2, 1))
+_unpack_4, _unpack_2, _unpack_1 = (
+    _loop_over_plane("unpack", _unpack_step, bits) for bits in (4, 2, 1)
+)

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 # Elements between two requests for memory: few enough that the requests never queue up.
-_STRETCH = 256
+_STRETCH = 128
 
 INFINITY = np.int32(0x7F800000)
 NAN = np.int32(0x7FC00000)

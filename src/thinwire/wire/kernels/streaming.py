@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from thinwire.wire.kernels.compiled import loop
 from thinwire.wire.kernels.memory import as_pointer, bytes_at
 
-__all__ = ["LINE_BYTES", "last_level_cache_bytes", "settle", "stream"]
+__all__ = ["LINE_BYTES", "last_level_cache_bytes", "mark_as_streamed", "settle", "stream"]
 
 LINE_BYTES = 64
 _BYTE = ir.IntType(8)
@@ -38,6 +38,12 @@ def last_level_cache_bytes() -> int:
     return _ASSUMED_CACHE_BYTES
 
 
+def mark_as_streamed(builder: Any, store: Any) -> None:
+    """Have a store of whole lines go past the caches."""
+    one = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+    store.set_metadata("nontemporal", one)
+
+
 def _copy_line(typing_context: Any, source: Any, target: Any) -> Any:
     """Copy 64 bytes from one address to another, a multiple of 64, past the caches."""
     del typing_context
@@ -46,9 +52,7 @@ def _copy_line(typing_context: Any, source: Any, target: Any) -> Any:
         del signature
         read, written = (builder.bitcast(a, _LINE.as_pointer()) for a in args)
         line = builder.load(read, align=1, typ=_LINE)
-        store = builder.store(line, written, align=LINE_BYTES)
-        one = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
-        store.set_metadata("nontemporal", one)
+        mark_as_streamed(builder, builder.store(line, written, align=LINE_BYTES))
         return context.get_dummy_value()
 
     return types.void(source, target), generate

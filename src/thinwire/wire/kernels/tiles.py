@@ -53,7 +53,7 @@ __all__ = [
 # Encoding reads a tile twice and has the next one on its way: 128 KiB of float32 each, and the
 # codes, fit a second-level cache. Decoding touches a tile once per payload: 16 KiB fit the first.
 ENCODE_TILE_ELEMENTS = 1 << 15
-DECODE_TILE_ELEMENTS = 1 << 12
+DECODE_TILE_ELEMENTS = 1 << 15
 
 _ONE, _EIGHT, _EIGHTH = np.float32(1), np.float32(8), np.float32(0.125)
 _LARGEST = np.float32(FLOAT32_MAX)

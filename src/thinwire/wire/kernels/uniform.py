@@ -12,6 +12,7 @@ import numpy as np
 
 from thinwire.wire.kernels import rounding, scales, tiles
 from thinwire.wire.kernels.compiled import element, loop, tile_loop
+from thinwire.wire.kernels.lines import stream_values
 from thinwire.wire.kernels.memory import bytes_at, floats_at, prefetch
 from thinwire.wire.kernels.percentiles import clip_extremes, clip_magnitudes
 from thinwire.wire.kernels.walk import decoder_of, encoder_of
@@ -144,7 +145,9 @@ def _symmetric_values(
     for block in range(steps.size):
         step, first = steps[block], np.uint64(block * width)
         prefetch(ahead, block * ahead_bytes, (block + 1) * ahead_bytes)
-        if target.adds:
+        if target.address:
+            stream_values(codes, block, target, step, offset, shift)
+        elif target.adds:
             for i in range(width):
                 k = first + np.uint64(i)
                 out[k] += (np.float32(codes[k]) - offset + shift) * step
@@ -152,7 +155,6 @@ def _symmetric_values(
             for i in range(width):
                 k = first + np.uint64(i)
                 out[k] = (np.float32(codes[k]) - offset + shift) * step
-        tiles.finish_block(target, block)
 
 
 @loop
