@@ -8,9 +8,13 @@ import pytest
 import torch
 from torch.nn.parallel import distributed
 
+from planner_settings import lab_setting
 from thinwire.planner.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, in_buckets
+from thinwire.planner.hardware_file import load_backend
+from thinwire.planner.prediction import predict, predict_timeline, step_s
 from thinwire.planner.timeline import LayerTimes
 from thinwire.planner.workload import Layer, Parameter
+from thinwire.recipes import parse_recipe
 
 ROOT = LayerTimes(label="root", forward_s=0.0, backward_s=0.0, reduce_s=0.25)
 MEBI = 1 << 20
@@ -63,6 +67,23 @@ def test_a_bucket_is_one_call() -> None:
     by_bucket = [part.reduce_s for part in reversed(parts) if part.reduce_s]
     assert by_bucket == [1.5 + 0.5, 3 * 1.5 + 0.5, 3 * 1.5 + 0.5]
     assert root.reduce_s == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("text", ["ddp:grads=int4/128", "ddp:grads=int8/256", "ddp_powersgd"])
+def test_late_buckets_take_no_longer_and_no_time_is_negative(text: str) -> None:
+    """Of twelve layers of 50,000 parameters one or two buckets are made, and as many calls."""
+    setting = lab_setting("gpt:12x64x2", hosts=2, ranks=1, tokens=32)
+    backend = load_backend("gloo", {"call_s": 5e-3, "source": "given"})
+    setting = dataclasses.replace(
+        setting, cluster=dataclasses.replace(setting.cluster, backend=backend)
+    )
+    plain, late = parse_recipe(text), parse_recipe(f"{text}:staleness=1")
+    assert step_s(setting, late) <= step_s(setting, plain)
+    for recipe in (plain, late):
+        for lane in predict_timeline(setting, recipe).lanes:
+            assert lane.end_s >= lane.start_s, lane
+        time = predict(setting, recipe).time
+        assert min(time.exposed_comm_s, time.codec_s) >= 0
 
 
 @pytest.mark.parametrize("numels", [(), (0,), (0, 0)])

@@ -21,6 +21,7 @@ SETTING = lab_setting("gpt:2x64x2", hosts=2, ranks=1, tokens=32)
 KINDS = {
     "ddp": "replicated",
     "ddp:grads=int8/256": "hooked",
+    "ddp:grads=int8/256:local_steps=1000": "replicated",
     "zero3": "stock",
     "qsdp:group_bytes=0": "compressed",
     "thin:group_bytes=0": "resident",

@@ -256,7 +256,8 @@ class Early(nn.Module):
     def forward(self, x: Tensor, *, is_first: bool) -> Tensor:
         first, early, last = self.blocks
         x = torch.tanh(first(x))
-        return last(torch.tanh(early(x)) if is_first else x)
+        out: Tensor = last(torch.tanh(early(x)) if is_first else x)
+        return out
 
 
 def early_gradients(model: nn.Module, rank: int, *, by_thinwire: bool) -> Tensor:
@@ -280,8 +281,8 @@ EARLY_TEXTS = (
 def early_body(rank: int, size: int) -> dict[str, Tensor]:
     found = {}
     for text in EARLY_TEXTS:
-        model, recipe = Early(), parse_recipe(f"{text}:compute=fp32")
-        model = tw.shard(model, recipe, blocks=list(model.blocks))
+        early, recipe = Early(), parse_recipe(f"{text}:compute=fp32")
+        model = tw.shard(early, recipe, blocks=list(early.blocks))
         found[text] = early_gradients(model, rank, by_thinwire=True)
     return found
 

@@ -12,7 +12,7 @@ import thinwire as tw
 from small_models import draw_tokens, make_model, token_loss
 from thinwire.errors import ConfigError, RankError
 from thinwire.recipes import parse_recipe
-from thinwire.train.finite import FiniteCheck
+from thinwire.train.finite import FiniteCheck, _largest_magnitude
 from world import run_world
 
 WORLD = 3
@@ -69,6 +69,26 @@ def test_too_many_skips_in_a_row_end_all_ranks_with_the_same_words() -> None:
     assert len(words) == 1
     assert "3 steps in a row" in (text := words.pop())
     assert "rank 1" in text
+
+
+NUMBERS = (0.0, -3.5, 1e-30, 1e30, math.inf, -math.inf, math.nan)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex64])
+def test_what_is_finite_is_told_exactly(dtype: torch.dtype) -> None:
+    empty = torch.zeros(0, 4, dtype=dtype)
+    for number in NUMBERS:
+        gradients = [torch.tensor([1.0, number, -2.0]).to(dtype), empty, torch.zeros(2)]
+        largest = _largest_magnitude(gradients, torch.device("cpu"))
+        assert bool(largest.isfinite()) == math.isfinite(number), number
+        alone = _largest_magnitude([torch.tensor([number]).to(dtype)], torch.device("cpu"))
+        assert bool(alone != 0) == (number != 0.0), number
+
+
+def test_doubles_beyond_floats_are_finite() -> None:
+    huge, tiny = (torch.tensor([x], dtype=torch.float64) for x in (1e300, 1e-300))
+    assert _largest_magnitude([huge], torch.device("cpu")).isfinite()
+    assert _largest_magnitude([tiny], torch.device("cpu")) != 0
 
 
 def zeros_body(rank: int, size: int) -> str:

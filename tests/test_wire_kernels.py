@@ -108,7 +108,7 @@ def test_sums_are_the_same_bits(text: str) -> None:
 )
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tensors_of_many_tiles(text: str, dtype: torch.dtype) -> None:
-    # Larger than several tiles of encode (32768 elements) and decode (4096), and ragged.
+    # Larger than several tiles (32768 elements), and ragged.
     numel = 3 * 32768 + 4096 + 77
     x = torch.randn(numel, generator=torch.Generator().manual_seed(1)).to(dtype)
     reference, kernel = _codecs(text)

@@ -14,6 +14,8 @@ __all__ = ["bucket_bytes", "shaping"]
 # the filter cut every buffer into frames: more work, and drops where a queue takes half a buffer.
 _SMALLEST_BUCKET_BYTES = 65536 + 66
 _LARGEST_BUCKET_BYTES = 4 << 20
+# What timers need that come a millisecond late; more would let the steps of small models through at
+# once that a real link would not.
 _BUCKET_S = 0.002
 
 # How long a frame may wait before it is dropped. A slow link's queue is longer: with less room TCP

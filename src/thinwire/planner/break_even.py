@@ -22,7 +22,7 @@ SLOWEST_BIT_PER_S = 1e6
 DECADES = 8  # up to 100 Tbit/s
 POINTS_A_DECADE = 2
 BESIDE = 0.25  # of a break-even's rate: what a user may be away from it
-SURE = 0.05  # of a step: the median error of plans on the lab's comparisons, benchmarks/planner
+SURE = 0.05  # of a step: about the median error of plans in the lab, benchmarks/planner
 PRECISION = 1e-3  # of the rate; published figures and measurements are far coarser
 
 

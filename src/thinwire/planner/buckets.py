@@ -5,8 +5,8 @@
 
 Gradients enter a bucket in the order in which backward makes them, and one that it overfills
 belongs to it still. The first bucket is small, so that the wire starts early (arXiv 2006.15704,
-section 3.2). A model of one bucket is reduced after backward. A bucket is one call, whatever it
-holds.
+section 3.2). A model of one bucket is reduced after backward. A bucket is one call, which starts
+once, whatever it holds.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class _Bucket:
         self.start_s = max(self.start_s, times.reduce_start_s)
         return self.filled_bytes >= self.limit_bytes
 
-    def empty(self) -> float:
-        """Start the next bucket; returns the wire of this one."""
-        reduce_s = self.moving_s + self.start_s
+    def empty(self) -> tuple[float, float]:
+        """Start the next bucket; returns the wire of this one, and what of it is its start."""
+        moving_s, start_s = self.moving_s, self.start_s
         self.limit_bytes, self.filled_bytes = BUCKET_BYTES, 0.0
         self.moving_s = self.start_s = 0.0
-        return reduce_s
+        return moving_s + start_s, start_s
 
 
 def in_buckets(
@@ -79,7 +79,8 @@ def in_buckets(
             parts += _parts(replace(times, count=1), layer, element_bytes, bucket)
     start_s = max(root.reduce_start_s, bucket.start_s)
     moving_s = root.reduce_s - root.reduce_start_s + bucket.moving_s
-    return replace(root, reduce_s=moving_s + start_s), parts[::-1]
+    root = replace(root, reduce_s=moving_s + start_s, reduce_start_s=start_s)
+    return root, parts[::-1]
 
 
 def _parts(
@@ -88,23 +89,24 @@ def _parts(
     """One layer in the order of backward, cut where a bucket is full."""
     whole = layer.numel
     if not whole:  # nothing to reduce, yet it computes
-        yield replace(times, reduce_s=0.0)
+        yield replace(times, reduce_s=0.0, reduce_start_s=0.0)
         return
     share = 0.0
     for parameter in reversed(layer.parameters):
         part = parameter.numel / whole
         share += part
         if bucket.is_full_after(element_bytes * parameter.numel, part, times):
-            yield _scaled(times, share, reduce_s=bucket.empty())
+            yield _scaled(times, share, *bucket.empty())
             share = 0.0
     if share:
-        yield _scaled(times, share, reduce_s=0.0)
+        yield _scaled(times, share, 0.0, 0.0)
 
 
-def _scaled(times: LayerTimes, share: float, *, reduce_s: float) -> LayerTimes:
+def _scaled(times: LayerTimes, share: float, reduce_s: float, reduce_start_s: float) -> LayerTimes:
     return replace(
         times,
         forward_s=share * times.forward_s,
         backward_s=share * times.backward_s,
         reduce_s=reduce_s,
+        reduce_start_s=reduce_start_s,
     )

@@ -136,8 +136,8 @@ def codec_s(call: Call, device: Device) -> float:
 def factor_s(work: FactorWork, device: Device) -> float:
     """Seconds to factor a matrix of n rows and m columns by K vectors to a side.
 
-    Products with the factors take K n m, Gram-Schmidt K^2 n multiplications; copies, residuals and
-    launches come on top (arXiv 1905.13727, algorithms 1 and 2).
+    Products with the factors take K n m, Gram-Schmidt K^2 n multiplications; copies and launches
+    come on top (arXiv 1905.13727, algorithms 1 and 2).
     """
     numel, factors, price = work.rows * work.columns, work.num_factors, device.low_rank
     copies = price["element_copies"] * numel

@@ -15,6 +15,7 @@ from thinwire.quantities import format_bit_rate, format_bytes, format_duration
 
 __all__ = ["explain", "sensitivities"]
 
+FAR = 10.0  # times a rate: an error of a plan does not reach from there
 PARTS = {
     "compute_s": "computing",
     "exposed_comm_s": "waiting for the network",
@@ -149,13 +150,16 @@ def _compression(
 
 def _doubtful(setting: Setting, paying: PayingRates | None) -> list[str]:
     """Says so where the nearest break-even is within what a plan is sure of."""
-    nearest = None if paying is None else paying.nearest(setting.cluster.link.bit_per_s)
+    own = setting.cluster.link.bit_per_s
+    nearest = None if paying is None else paying.nearest(own)
     if paying is None or nearest is None or paying.margin_of(nearest) >= SURE:
         return []
+    if not own / FAR <= nearest <= own * FAR:
+        return []  # this link is on one side in any case
     return [
-        f"{format_bit_rate(nearest)} is not sharp: {BESIDE:.0%} beside it the two differ by "
-        f"{paying.margin_of(nearest):.1%} of a step, and plans are right to about {SURE:.0%}; "
-        "where it matters, measure both with thinwire compare."
+        f"The break-even at {format_bit_rate(nearest)} is not sharp: {BESIDE:.0%} below or above, "
+        f"compression makes a difference of {paying.margin_of(nearest):.1%} of a step, and plans "
+        f"are right to about {SURE:.0%}; where it matters, measure with thinwire compare."
     ]
 
 

@@ -213,7 +213,9 @@ def _check_age(path: Path, device: Mapping[str, Any]) -> None:
     if len(missing) == len(MEASURED_TOGETHER):
         missing.clear()  # of a single rank, which takes no such steps
     else:
-        tables = [device.get(name, {}) for name in MEASURED_TOGETHER]
+        given = [device.get(name) for name in MEASURED_TOGETHER]
+        # whatever has another form is refused later
+        tables = [table for table in given if isinstance(table, dict)]
         missing += [kind for kind in OVERHEADS if not all(kind in table for table in tables)]
     if missing and kind_of(device.get("source", "given")) == "calibrated":
         raise ConfigError(

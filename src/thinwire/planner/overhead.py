@@ -50,7 +50,9 @@ class Overhead:
 def wrapping(recipe: Recipe) -> str:
     """What wraps a model under a recipe: one of ``thinwire.planner.hardware.OVERHEADS``."""
     if recipe.stage == 0:
-        return "replicated" if recipe.is_uncompressed else "hooked"
+        # between the meetings of local steps there is no hook
+        is_hooked = not recipe.is_uncompressed and recipe.local_steps == 1
+        return "hooked" if is_hooked else "replicated"
     if recipe.is_uncompressed:
         return "stock"
     return "compressed" if recipe.resident_format is None else "resident"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 
 from thinwire.formats import parse_format
@@ -78,6 +79,11 @@ class Step:
     def wire_s(self) -> float:
         """Seconds of all messages, hidden or not."""
         seconds = sum(times * call_s(call, self._cluster) for times, call in self.calls())
+        seconds -= sum(
+            kind.count * self._shared_starts_s(kind)
+            for kind in self._micro_batches
+            if kind.reduction == "full"
+        )
         blocking = sum(
             layer.count * (self._blocking_s(layer) + self._blocking_s(layer, backward=True))
             for layer in self._layers
@@ -155,18 +161,41 @@ class Step:
         return [self._simulate(kind) for kind in self._micro_batches]
 
     def _simulate(self, kind: MicroBatch, *, drawn: bool = False) -> MicroBatchTimeline:
-        head, stem = self._head_time, self._stem_time
-        root = self._times("root", self._traffic.root, kind, stem)
-        runs = [
+        head = self._head_time
+        root, runs = self._parts(kind)
+        if self._recipe.stage == 0:
+            root, runs = self._bucketed(root, runs)
+        if self._recipe.staleness:  # nobody waits for a reduction
+            root, *runs = (
+                replace(times, reduce_s=0.0, inner_reduce_s=0.0) for times in (root, *runs)
+            )
+        last = LayerTimes(label="head", forward_s=head.forward_s, backward_s=head.backward_s)
+        return simulate(root, runs, last, self._overlap, drawn=drawn)
+
+    def _parts(self, kind: MicroBatch) -> tuple[LayerTimes, list[LayerTimes]]:
+        """The root and the runs of layers."""
+        root = self._times("root", self._traffic.root, kind, self._stem_time)
+        return root, [
             self._times(item.layer.name.format("i"), item, kind, self._layer_time(item.layer))
             for item in self._traffic.layers
         ]
-        if self._recipe.stage == 0:
-            element_bytes = DTYPE_BYTES[self._recipe.compute]
-            layers = list(zip(runs, self._layers, strict=True))
-            root, runs = in_buckets(root, layers, element_bytes=element_bytes)
-        last = LayerTimes(label="head", forward_s=head.forward_s, backward_s=head.backward_s)
-        return simulate(root, runs, last, self._overlap, drawn=drawn)
+
+    def _bucketed(
+        self, root: LayerTimes, runs: list[LayerTimes]
+    ) -> tuple[LayerTimes, list[LayerTimes]]:
+        layers = list(zip(runs, self._layers, strict=True))
+        return in_buckets(root, layers, element_bytes=DTYPE_BYTES[self._recipe.compute])
+
+    def _shared_starts_s(self, kind: MicroBatch) -> float:
+        """Seconds of starts that layers whose gradients share a bucket do not have."""
+        if self._recipe.stage > 0:
+            return 0.0
+        parts = self._parts(kind)
+        before, after = (
+            sum(times.count * times.reduce_start_s for times in (root, *runs))
+            for root, runs in (parts, self._bucketed(*parts))
+        )
+        return before - after
 
     def _times(
         self, label: str, traffic: LayerTraffic, kind: MicroBatch, time: ComputeTime
@@ -176,6 +205,9 @@ class Step:
         gathers = traffic.forward if kind.gathers else ()
         ahead, late = self._overlap.ahead, self._recipe.staleness > 0
         beside = late or self._overlap.reduce
+        starts_s = 0.0
+        if self._recipe.stage == 0:
+            starts_s = sum(start_s(call, self._cluster) for call in calls)
         backward_inner, backward_outer = self._split(traffic.backward)
         reduce_inner, reduce_outer = self._split(calls)
         read_s = self._read_s(traffic)
@@ -193,9 +225,9 @@ class Step:
             gather_forward_s=self._on_wire_s(gathers, by_thread=ahead),
             gather_backward_s=self._calls_s(backward_outer),
             inner_gather_backward_s=self._calls_s(backward_inner),
-            inner_reduce_s=0.0 if late else self._calls_s(reduce_inner),
-            reduce_s=0.0 if late else self._on_wire_s(reduce_outer, by_thread=beside),
-            reduce_start_s=sum(start_s(call, self._cluster) for call in reduce_outer),
+            inner_reduce_s=self._calls_s(reduce_inner),
+            reduce_s=self._on_wire_s(reduce_outer, by_thread=beside),
+            reduce_start_s=starts_s,
         )
 
     def _split(self, calls: tuple[Call, ...]) -> tuple[tuple[Call, ...], tuple[Call, ...]]:

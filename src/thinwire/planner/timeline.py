@@ -58,7 +58,7 @@ class LayerTimes:
         inner_gather_backward_s: inner wire before backward.
         inner_reduce_s: inner wire after backward, before ``reduce_s``.
         reduce_s: wire after backward.
-        reduce_start_s: of that, what does not depend on bytes; looked at by buckets alone.
+        reduce_start_s: of that, what does not depend on bytes; stage 0 alone, for buckets.
     """
 
     label: str

@@ -30,7 +30,7 @@ def confidence(cluster: Cluster) -> str:
     terms = {
         "compute": [device[name] for name in compute],
         "network": network,
-        "codecs": [device["codec"]],
+        "codecs": [device["codec"], device["low_rank"]],
         "memory overhead": [device["slack"], device["context_bytes"]],
     }
     words = ", ".join(f"{term} {least_sure(texts)}" for term, texts in terms.items() if texts)

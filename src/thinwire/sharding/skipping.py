@@ -22,8 +22,8 @@ def skip_step(model: nn.Module) -> None:
     they were before the step, and forgets what early micro-batches of it left (``accumulate``): the
     run goes on as if the batch had never been. What ends a step is the optimizer's own ``step``, so
     call this in its place, after the last micro-batch or instead of those to come, along with the
-    optimizer's ``zero_grad``. A forward or backward pass that raised on every rank is no hindrance
-    under FSDP2; DDP itself does not go on after one.
+    optimizer's ``zero_grad``. A forward or backward pass that raised is no hindrance under FSDP2 if
+    it did on every rank after the same reductions; DDP itself does not go on after one.
 
     Residuals stay as they are under ``residual_undo=false``. Under ``staleness=1``, where gradients
     are those of an earlier step, all stays but what early micro-batches left.

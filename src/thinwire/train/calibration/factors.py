@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from thinwire.planner.call import FactorWork
+from thinwire.sharding.low_rank import RightFactors
 from thinwire.train.calibration.clock import Case
 from thinwire.train.calibration.sample import Sample
 from thinwire.wire.factors import (
@@ -14,7 +15,6 @@ from thinwire.wire.factors import (
     orthonormal,
     row_groups,
     start_factors,
-    unit_scaled,
 )
 
 __all__ = ["FIGURE", "factor_cases", "work_of"]
@@ -45,10 +45,10 @@ def work_of(sample: Sample) -> FactorWork:
 
 def _factoring(rows: int, columns: int, count: int, device: torch.device) -> Callable[[], object]:
     gradient = torch.randn(rows, columns, device=device)
-    start = start_factors(count, columns, device)
+    start, rights = start_factors(count, columns, device), RightFactors()
 
     def action() -> None:
-        """The steps of `thinwire.sharding.low_rank.LowRankAverage`, messages left out."""
+        """What `thinwire.sharding.low_rank.LowRankAverage` computes, without residuals."""
         matrix = gradient.clone()
         left = orthonormal(start @ matrix.T)
         right = left @ matrix
@@ -57,6 +57,6 @@ def _factoring(rows: int, columns: int, count: int, device: torch.device) -> Cal
             total = torch.zeros_like(matrix[part])
             add_outer_products(total, left[:, part].contiguous(), right)
             matrix[part].copy_(total)
-        unit_scaled(right)
+        rights.keep("matrix", right)
 
     return action

@@ -80,7 +80,7 @@ def fit_wires(
     smallest = min(sample.size for sample in mine)
     first = [sample for sample in mine if sample.size == smallest]
     rows = [(1.0, passes[s.figure] * (size - 1)) for s in first]
-    call_s, latency_s = least_squares(rows, [s.median_s for s in first])
+    _, latency_s = least_squares(rows, [s.median_s for s in first])
     smallest_s = {s.figure: s.median_s for s in first}
     # no way takes less than its messages
     shortest_s = min(seconds / passes[way] / (size - 1) for way, seconds in smallest_s.items())
@@ -119,7 +119,7 @@ def fit_wires(
     return Wires(
         backend=backend,
         bytes_per_s=top,
-        call_s=call_s,
+        call_s=statistics.fmean(calls_s.values()),
         calls_s=calls_s,
         latency_s=latency_s,
         shares=shares,

@@ -94,7 +94,8 @@ def _measure(
     torch.manual_seed(0)
     if device.type == "cpu":
         tell("compiling kernels, once on this machine")
-        prepare_in_turn([parse_format(name) for name in FORMATS], discover_topology())
+        factors = parse_format("lowrank=2").for_shape((1, 1))
+        prepare_in_turn([*map(parse_format, FORMATS), factors], discover_topology())
     groups: dict[str, list[Case]] = {
         "arithmetic": list(arithmetic_cases(device)),
         "codecs": [*codec_cases(device), *factor_cases(device)],

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import weakref
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -40,7 +41,8 @@ __all__ = ["element", "entry", "loop", "tile_loop"]
 
 _log = logging.getLogger(__name__)
 
-_names: set[str] = set()  # of all that is compiled, see note [names]
+# All that is compiled and in use, by name: see note [names].
+_named: weakref.WeakValueDictionary[str, Callable[..., Any]] = weakref.WeakValueDictionary()
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -149,8 +151,11 @@ def _compile(
     if name is not None:
         function.__qualname__ = name
     full_name = f"{function.__module__}.{function.__qualname__}"
-    if full_name in _names:
-        raise ValueError(f"{full_name} is compiled already: give each function a name of its own")
-    _names.add(full_name)
+    if full_name in _named:
+        raise ValueError(
+            f"{full_name} is compiled already: give each function a name of its own, and load a "
+            "module that was changed in a new process"
+        )
+    _named[full_name] = function
     # nogil: a kernel runs beside the thread that computes. error_model: x / 0 is Inf, as in torch.
     return numba.njit(nogil=True, error_model="numpy", forceinline=forceinline)(function)

@@ -197,6 +197,8 @@ def _signed(byte: Any, place: int, mean: Any) -> Any:
     return (np.float32(1) - np.float32(2) * np.float32(bit)) * mean
 
 
-# One pass for the sums, a second one for the signs: the tile stays in the nearest cache.
-_encode = encoder_of("sign", _encode_tile, tiles.DECODE_TILE_ELEMENTS)
+# One pass for the sums, a second one for the signs: 16 KiB stay in the nearest cache.
+_ENCODE_TILE_ELEMENTS = 1 << 12
+
+_encode = encoder_of("sign", _encode_tile, _ENCODE_TILE_ELEMENTS)
 _decode = decoder_of("sign", _decode_tile)
