@@ -15,17 +15,25 @@ from typing import Any
 
 __all__ = ["compare", "conditions", "table", "write"]
 
+ROOT = Path(__file__).resolve().parent.parent
+
 
 def conditions() -> dict[str, str]:
     """What a reader needs to know to place the figures."""
     return {
         "date": datetime.date.today().isoformat(),
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", _from_root(sys.argv[0]), *sys.argv[1:]]),
         "cpu": _cpu_model(),
         "cores": str(os.cpu_count()),
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in ("torch", "numba", "thinwire")},
     }
+
+
+def _from_root(script: str) -> str:
+    """A script of this repository by its place there, wherever that is on this machine."""
+    path = Path(script).resolve()
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
 
 
 def _cpu_model() -> str:
