@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,15 +88,14 @@ def main() -> None:
     documents: dict[str, Any] = {}
     text = ""
     for name in options.cell or CELLS:
-        cell = CELLS[name]
-        documents[name] = measure(
-            cell, options.recipes or cell.recipes, options.steps or cell.steps, options.no_rivals
-        )
+        given = {key: getattr(options, key) for key in ("recipes", "steps")}
+        cell = replace(CELLS[name], **{key: text for key, text in given.items() if text})
+        documents[name] = measure(cell, options.no_rivals)
         text += f"Cell {name}: {cell.title}.\n\n{rows_of(documents[name], cell.bases)}\n"
     write(HERE, documents, text, options.name)
 
 
-def measure(cell: Cell, recipes: str, steps: str, no_rivals: bool) -> dict[str, Any]:
+def measure(cell: Cell, no_rivals: bool) -> dict[str, Any]:
     """The document of ``thinwire compare``, with an entry for rivals."""
     arguments = {
         "hosts": cell.hosts,
@@ -105,10 +104,10 @@ def measure(cell: Cell, recipes: str, steps: str, no_rivals: bool) -> dict[str, 
         "model": MODEL,
         "seq": SEQ,
         "micro-batch": cell.micro_batch,
-        "steps": steps,
+        "steps": cell.steps,
     }
     document = compare(
-        *("--recipes", recipes),
+        *("--recipes", cell.recipes),
         *(x for name, value in arguments.items() for x in (f"--{name}", value)),
     )
     document["rivals"] = {} if no_rivals else measure_rivals(cell.rivals, arguments)
