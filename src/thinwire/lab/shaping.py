@@ -14,8 +14,8 @@ __all__ = ["bucket_bytes", "shaping"]
 # the filter cut every buffer into frames: more work, and drops where a queue takes half a buffer.
 _SMALLEST_BUCKET_BYTES = 65536 + 66
 _LARGEST_BUCKET_BYTES = 4 << 20
-# What a timer that comes late needs, twice over. The steps of models so small that they send no more
-# than this pass at once, as over no real link: what is measured here should take many times as long.
+# What a timer that comes late needs, twice over. The steps of models so small that they send no
+# more than this pass at once, as over no real link: measure what takes many times as long.
 _BUCKET_S = 0.005
 
 # How long a frame may wait before it is dropped. A slow link's queue is longer: with less room TCP
