@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from unittest import mock
 
 import pytest
@@ -119,24 +120,22 @@ def give_up_in_backward(_module: nn.Module, _args: object, output: Tensor) -> No
     output.register_hook(refuse)  # type: ignore[no-untyped-call]
 
 
-# DDP itself does not go on after a pass that it has not finished
-RAISING_TEXTS = [text for text in (*TEXTS, *EARLY_TEXTS) if not text.startswith("ddp")]
+# DDP itself does not go on after a pass that it has not finished; late gradients are used and stay
+RAISING_TEXTS = [
+    text
+    for text in (*TEXTS, *EARLY_TEXTS)
+    if not text.startswith("ddp") and "staleness" not in text
+]
+# of the micro-batches of a step that is given up
+Attempt = Callable[[nn.Module, int], None]
 
 
-def train_and_raise(model: nn.Module, rank: int, *, raises: bool) -> Tensor:
-    """Steps of two micro-batches; in two more the last one raises on all ranks."""
+def train_in_two(model: nn.Module, rank: int, attempts: Sequence[Attempt]) -> Tensor:
+    """Steps of two micro-batches, and before one of them others that are given up."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     for step in range(4):
-        for give_up in (give_up_in_forward, give_up_in_backward):
-            if step != POISONED or not raises:
-                continue
-            with tw.accumulate(model, is_last=False):
-                reduce(model, 100, rank)
-            # what comes after the first block is under way when this one raises
-            hook = model.get_submodule("blocks.0").register_forward_hook(give_up)
-            with pytest.raises(_GivenUpError), tw.accumulate(model, is_last=True):
-                reduce(model, 101, rank)
-            hook.remove()
+        for attempt in attempts if step == POISONED else ():
+            attempt(model, rank)
             tw.skip_step(model)
             optimizer.zero_grad()
         for micro in range(2):
@@ -147,17 +146,34 @@ def train_and_raise(model: nn.Module, rank: int, *, raises: bool) -> Tensor:
     return torch.cat([whole(parameter).flatten() for parameter in model.parameters()])
 
 
-def raised_body(rank: int, size: int) -> list[str]:
-    """The recipes under which a pass that raised on all ranks leaves a trace."""
+def traces(texts: Sequence[str], rank: int, attempts: Sequence[Attempt]) -> list[str]:
+    """The recipes under which steps that were given up leave a trace."""
     return [
         text
-        for text in RAISING_TEXTS
-        if "staleness" not in text  # late gradients are used and stay
-        and not torch.equal(
-            train_and_raise(tw.shard(make_model(), parse_recipe(text)), rank, raises=True),
-            train_and_raise(tw.shard(make_model(), parse_recipe(text)), rank, raises=False),
+        for text in texts
+        if not torch.equal(
+            train_in_two(tw.shard(make_model(), parse_recipe(text)), rank, attempts),
+            train_in_two(tw.shard(make_model(), parse_recipe(text)), rank, ()),
         )
     ]
+
+
+def raising(give_up: Callable[..., None]) -> Attempt:
+    """The last of two micro-batches raises, while what comes after the first block is under way."""
+
+    def attempt(model: nn.Module, rank: int) -> None:
+        with tw.accumulate(model, is_last=False):
+            reduce(model, 100, rank)
+        hook = model.get_submodule("blocks.0").register_forward_hook(give_up)
+        with pytest.raises(_GivenUpError), tw.accumulate(model, is_last=True):
+            reduce(model, 101, rank)
+        hook.remove()
+
+    return attempt
+
+
+def raised_body(rank: int, size: int) -> list[str]:
+    return traces(RAISING_TEXTS, rank, [raising(give_up_in_forward), raising(give_up_in_backward)])
 
 
 def test_a_pass_that_raised_leaves_no_trace() -> None:
@@ -174,32 +190,14 @@ def test_what_is_not_kept_cannot_be_taken_back() -> None:
     assert run_world(forgetful_body, 2) == [False, False]
 
 
-def train_in_two(model: nn.Module, rank: int, *, give_up: bool) -> Tensor:
-    """Steps of two micro-batches; one more is given up after the first, which is far too large."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    for step in range(4):
-        if step == POISONED and give_up:
-            with tw.accumulate(model, is_last=False):
-                (1000 * token_loss(model, draw_tokens(100, rank))).backward()  # type: ignore[no-untyped-call]
-            tw.skip_step(model)
-            optimizer.zero_grad()
-        for micro in range(2):
-            with tw.accumulate(model, is_last=micro == 1):
-                reduce(model, 2 * step + micro, rank)
-        optimizer.step()
-        optimizer.zero_grad()
-    return torch.cat([whole(parameter).flatten() for parameter in model.parameters()])
+def only_the_first(model: nn.Module, rank: int) -> None:
+    """One micro-batch of two, which is far too large."""
+    with tw.accumulate(model, is_last=False):
+        (1000 * token_loss(model, draw_tokens(100, rank))).backward()  # type: ignore[no-untyped-call]
 
 
 def early_body(rank: int, size: int) -> list[str]:
-    return [
-        text
-        for text in EARLY_TEXTS
-        if not torch.equal(
-            train_in_two(tw.shard(make_model(), parse_recipe(text)), rank, give_up=True),
-            train_in_two(tw.shard(make_model(), parse_recipe(text)), rank, give_up=False),
-        )
-    ]
+    return traces(EARLY_TEXTS, rank, [only_the_first])
 
 
 def test_a_step_given_up_between_micro_batches_leaves_no_trace() -> None:

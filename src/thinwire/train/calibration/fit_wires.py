@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,27 +79,17 @@ def fit_wires(
     mine = [s for s in samples if s.case == case and s.figure in (*RINGS, *ROUNDS)]
     smallest = min(sample.size for sample in mine)
     first = [sample for sample in mine if sample.size == smallest]
-    rows = [(1.0, passes[s.figure] * (size - 1)) for s in first]
-    _, latency_s = least_squares(rows, [s.median_s for s in first])
-    smallest_s = {s.figure: s.median_s for s in first}
-    # no way takes less than its messages
-    shortest_s = min(seconds / passes[way] / (size - 1) for way, seconds in smallest_s.items())
-    latency_s = max(LEAST_LATENCY_S, min(latency_s, shortest_s))
-    calls_s = {
-        way: statistics.fmean(
-            max(0.0, smallest_s[name] - latency_s * passes[name] * (size - 1)) for name in names
-        )
-        for way, names in {**{name: (name,) for name in RINGS}, "rounds": ROUNDS}.items()
-    }
+    in_turn = {name: passes[name] * (size - 1) for name in (*RINGS, *ROUNDS)}
+    latency_s, calls_s = _starts({s.figure: s.median_s for s in first}, in_turn)
 
     def started_s(name: str) -> float:
-        return calls_s[_way(name)] + latency_s * passes[name] * (size - 1)
+        return calls_s[_way(name)] + latency_s * in_turn[name]
 
     rates: dict[str, dict[float, list[float]]] = {}
     for sample in mine:
         if sample.size == smallest:
             continue
-        messages = passes[sample.figure] * (size - 1)
+        messages = in_turn[sample.figure]
         if sample.figure in ROUNDS:
             messages = per_host * (size - per_host)
         # a message that took no longer than an empty one says nothing of the rate
@@ -125,6 +115,26 @@ def fit_wires(
         shares=shares,
         residual=Residual.of(f"smallest messages {case}", pairs),
     )
+
+
+def _starts(
+    smallest_s: Mapping[str, float], in_turn: Mapping[str, int]
+) -> tuple[float, dict[str, float]]:
+    """Seconds of a message and, by way, of a call, from calls that move next to nothing.
+
+    Args:
+        smallest_s: by what was timed.
+        in_turn: messages that follow each other in such a call.
+    """
+    rows = [(1.0, in_turn[name]) for name in smallest_s]
+    _, fitted_s = least_squares(rows, list(smallest_s.values()))
+    # no call takes less than its messages
+    shortest_s = min(seconds / in_turn[name] for name, seconds in smallest_s.items())
+    latency_s = max(LEAST_LATENCY_S, min(fitted_s, shortest_s))
+    found: dict[str, list[float]] = {}
+    for name, seconds in smallest_s.items():
+        found.setdefault(_way(name), []).append(max(0.0, seconds - latency_s * in_turn[name]))
+    return latency_s, {way: statistics.fmean(calls_s) for way, calls_s in found.items()}
 
 
 def _way(figure: str) -> str:
