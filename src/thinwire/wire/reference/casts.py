@@ -33,12 +33,14 @@ class CastReference(Codec):
             narrow_into(elements, out)
 
     def _decode_sum(self, payloads: Sequence[Tensor], out: Tensor) -> None:
-        # Widening a stretch first is many times faster than adding numbers of two types.
+        # Widening a stretch first is many times faster than adding numbers of two types; into one
+        # place, for an allocator that gives each stretch another would hold several at once.
         elements = [stretches(self._elements(payload, out.numel())) for payload in payloads]
+        widened = torch.empty_like(stretches(out)[0])
         for total, first, *others in zip(stretches(out), *elements, strict=True):
             total.copy_(first)
             for other in others:
-                total.add_(other.float())
+                total.add_(widened[: other.numel()].copy_(other))
 
     @property
     def _wire_dtype(self) -> torch.dtype:

@@ -53,6 +53,6 @@ def stretches(values: Tensor) -> tuple[Tensor, ...]:
 
 
 def _is_plain(values: Tensor, dtype: torch.dtype) -> bool:
-    lowest, highest = (extreme.item() for extreme in values.float().aminmax())
+    lowest, highest = (extreme.item() for extreme in values.aminmax())
     largest = torch.finfo(dtype).max
     return -largest <= lowest and highest <= largest  # comparing with NaN is false
