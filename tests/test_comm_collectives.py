@@ -114,6 +114,29 @@ def test_a_ring_within_one_host_crosses_nothing() -> None:
     assert [within > 0 for _, _, within in answers] == [True, False, True, False]
 
 
+def rings_body(rank: int, size: int) -> int:
+    rings = []
+    own_ring = dist.all_gather_single
+    dist.all_gather_single = lambda *args, **kwargs: (  # type: ignore[assignment]
+        rings.append(args),
+        own_ring(*args, **kwargs),
+    )
+    gather_body(rank, size, "int8/128", "float32")
+    return len(rings)
+
+
+@pytest.mark.parametrize(
+    ("size", "ranks_per_host", "is_ring"),
+    [(2, 1, False), (3, 1, False), (2, 2, False), (4, 2, True), (3, 3, True)],
+)
+def test_a_gather_takes_the_ring_where_hosts_have_several_ranks(
+    size: int, ranks_per_host: int, is_ring: bool
+) -> None:
+    # In rounds a payload would enter a host once for each of its ranks. make_traffic asks every
+    # rank for its host, which is one call more.
+    assert run_world(rings_body, size, ranks_per_host=ranks_per_host) == [1 + is_ring] * size
+
+
 OPS: dict[str, tuple[ReduceOp, float]] = {
     "SUM": (dist.ReduceOp.SUM, 1.0),
     "AVG": (dist.ReduceOp.AVG, 0.0),  # 0 stands for 1 / size

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinwire.comm.exchange import exchange, gather, gather_in_ring
+from thinwire.comm.exchange import exchange, gather, gather_rows
 from thinwire.comm.layout import ShardLayout
 from thinwire.comm.ledger import BF16_BYTES, Ledger
 from thinwire.comm.reduction import ReduceOp, finish_sum
@@ -78,10 +78,11 @@ def all_gather(output: Tensor, shard: Tensor, traffic: Traffic, key: Key) -> Non
     """Gather every rank's shard, encoded on the way.
 
     1. Encode the own shard into a payload.
-    2. All-gather the payloads (ring).
+    2. All-gather the payloads: in rounds or round a ring, see
+       :func:`thinwire.comm.exchange.gather_rows`.
     3. Decode all W payloads, the own one too, into their slots.
 
-    Bytes sent per rank = (W - 1) * ``layout.slot_bytes``, all to the successor in the ring.
+    Bytes sent per rank = (W - 1) * ``layout.slot_bytes``; in a ring all to the successor.
 
     Args:
         output: vector of W * ``layout.slot_numel`` elements, fp32, bf16 or fp16; overwritten.
@@ -174,7 +175,7 @@ def _gather_payloads(payload: Tensor, traffic: Traffic, collective: str) -> Tens
     gathered = torch.empty(
         (peers.size, layout.slot_bytes), dtype=torch.uint8, device=payload.device
     )
-    gather_in_ring(payload, gathered, peers)
+    gather_rows(payload, gathered, peers)
     sent_bytes = (peers.size - 1) * layout.slot_bytes
     across = peers.is_across(peers.successor)
     traffic.ledger.record(

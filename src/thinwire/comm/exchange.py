@@ -24,7 +24,7 @@ from torch import Tensor
 from thinwire.comm.lost_peer import lost_in_ring, lost_peer
 from thinwire.comm.topology import Peers
 
-__all__ = ["DELTA_TAG", "MAIN_THREAD_TAG", "exchange", "gather", "gather_in_ring"]
+__all__ = ["DELTA_TAG", "MAIN_THREAD_TAG", "exchange", "gather", "gather_rows"]
 
 # Of the same pair of ranks, a job's exchange or gather in one wire thread, a delta in the other and
 # a gather in the main thread may be under way at once: each kind has a tag of its own, far from
@@ -70,13 +70,14 @@ def gather(
     _in_rounds([payload] * peers.size, gathered, peers, tag)
 
 
-def gather_in_ring(payload: Tensor, gathered: Tensor, peers: Peers) -> None:
-    """Send ``payload`` round the ring of a whole group and receive the others' payloads.
+def gather_rows(payload: Tensor, gathered: Tensor, peers: Peers) -> None:
+    """Send ``payload`` to all ranks of a group and receive theirs, outside of a job.
 
-    The backend's own ring, but for two ranks on gloo, where it fills 0.6 of the wire: they use
-    :func:`gather`, which for two is the same.
+    On gloo in rounds, as :func:`gather`, where no host has two of the ranks, or where there are no
+    more than two: gloo's own ring fills less of the wire. Else the backend's own ring, in which a
+    payload enters every host once, however many ranks it has.
 
-    Bytes sent per rank = (W - 1) * ``len(payload)``, all to the successor.
+    Bytes sent per rank = (W - 1) * ``len(payload)``; in a ring all to the successor.
 
     Args:
         payload: a contiguous uint8 vector of the same length on every rank.
@@ -84,11 +85,12 @@ def gather_in_ring(payload: Tensor, gathered: Tensor, peers: Peers) -> None:
         peers: all ranks of a group.
 
     Raises:
-        RankError: a neighbour closed the connection or did not answer in time; says which.
+        RankError: a peer closed the connection or did not answer in time; says which.
     """
     if not len(payload):
         return
-    if peers.size == 2 and dist.get_backend(peers.group) == "gloo":
+    spread_out = len(set(peers.hosts)) == peers.size or peers.size == 2
+    if spread_out and dist.get_backend(peers.group) == "gloo":
         gather(payload, list(gathered), peers, tag=MAIN_THREAD_TAG)
     else:
         try:

@@ -3,7 +3,8 @@
 W ranks sit on H hosts of R; rank h * R + l has place l on host h. A slot is what one rank holds of
 the layer.
 
-    gather            ring: (W - 1) slots to the successor
+    gather            ring: (W - 1) slots to the successor; rounds, where the backend's ring fills
+                      less of the wire: the own slot to every other rank
     reduce            rounds: every other rank's slot, to that rank
     reduce, two hops  within the host: H slots to each of R - 1; across: one to each of H - 1
     delta             across: the own slot to each of H - 1; within: H slots to each of R - 1
@@ -83,10 +84,13 @@ class LayerCalls:
             ),
             copied=self._whole,
         )
-        # over gloo, whose own reduce-scatter passes twice, two ranks send each other their payload:
-        # a round, which fills the wire better than gloo's ring
-        in_round = group.size == 2 and self._stock_passes > 1
-        return replace(call, algorithm="rounds") if in_round else call
+        return replace(call, algorithm="rounds") if self._gathers_in_rounds else call
+
+    @property
+    def _gathers_in_rounds(self) -> bool:
+        """As ``thinwire.comm.exchange.gather_rows`` decides."""
+        over_gloo = self._stock_passes > 1  # only gloo's own reduce-scatter passes twice
+        return over_gloo and (self._group.per_host == 1 or self._group.size == 2)
 
     def gather_within(self) -> Call:
         """hpZ's second gather: what was decoded before, among the ranks of a host, as it is."""
