@@ -1,9 +1,9 @@
-"""From values to codes: the loops that touch every element of a tile.
+"""From values to codes: the loops that touch every element of a block.
 
-Each takes the values of a tile, block after block, and writes one byte per code in the same place;
-a ragged block is alone in its tile, so the padding of its codes moves nothing. They differ from the
-formulas of `thinwire.wire.reference.uniform` in nothing: same operations, same order. Meanwhile
-they prefetch bytes ``ahead``.
+Each takes a block of a tile's values and writes one byte per code in the same place; a ragged block
+is alone in its tile, so the padding of its codes moves nothing. They differ from the formulas of
+`thinwire.wire.reference.uniform` in nothing: same operations, same order. Meanwhile they prefetch
+bytes ``ahead``, as many of each block as the tensor has.
 
     note [rounding by addition]
     Adding 1.5 * 2**23 to a float32 below 2**22 leaves the number, rounded to nearest even, in its
@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from thinwire.wire.kernels.compiled import element, loop
-from thinwire.wire.kernels.memory import prefetch, prefetch_four_lines
+from thinwire.wire.kernels.compiled import element
+from thinwire.wire.kernels.memory import prefetch, prefetch_strip
 from thinwire.wire.kernels.random import block_word, centred_high, centred_low, random_word
 
-__all__ = ["Codes", "codes_between", "nearest", "stochastic"]
+__all__ = ["Codes", "Scaling", "codes_between", "nearest", "stochastic"]
 
 # Elements between two requests for memory: few enough that the requests never queue up. A loop
 # whose length the compiler knows becomes straight vector code; what is left over follows.
@@ -48,6 +48,18 @@ class Codes(NamedTuple):
     highest: Any
 
 
+class Scaling(NamedTuple):
+    """What a block's values become codes with.
+
+    Attributes:
+        zero: float32, the zero point times the unit of its levels.
+        inverse: float32, what to multiply with; 0 where every code is 0.
+    """
+
+    zero: Any
+    inverse: Any
+
+
 def codes_between(bottom: int, top: int, offset: int) -> Codes:
     """The codes from ``bottom`` to ``top``, stored with ``offset`` added.
 
@@ -59,67 +71,61 @@ def codes_between(bottom: int, top: int, offset: int) -> Codes:
     return Codes(rounder=rounder, lowest=np.int32(bits + bottom), highest=np.int32(bits + top))
 
 
-@loop
+@element
 def nearest(
-    values: Any, width: int, zeros: Any, inverses: Any, levels: Any, ahead: Any, codes: Any
+    values: Any, start: int, width: int, scaling: Scaling, levels: Any, ahead: Any, codes: Any
 ) -> None:
-    """Nearest code of ``(value * unit - zero) * inverse - shift``."""
+    """Nearest code of ``(value * unit - zero) * inverse - shift`` of ``width`` values."""
     unit, shift, bounds = levels.unit, levels.shift, levels.codes
-    ahead_bytes = ahead.size // values.size
-    strips = width // _STRIP * _STRIP
-    for block in range(inverses.size):
-        zero, inverse = zeros[block], inverses[block]
-        for start in range(block * width, block * width + strips, _STRIP):
-            prefetch_four_lines(ahead, start * ahead_bytes)
-            for i in range(_STRIP):
-                k = np.uint64(start + i)
-                steps = (values[k] * unit - zero) * inverse - shift
-                codes[k] = _code(steps, bounds)
-        rest, end = block * width + strips, (block + 1) * width
-        prefetch(ahead, rest * ahead_bytes, end * ahead_bytes)
-        for j in range(np.uint64(rest), np.uint64(end)):
-            steps = (values[j] * unit - zero) * inverse - shift
-            codes[j] = _code(steps, bounds)
+    zero, inverse, ahead_bytes = scaling.zero, scaling.inverse, ahead.size // values.size
+    strips, end = start + width // _STRIP * _STRIP, start + width
+    for first in range(start, strips, _STRIP):
+        prefetch_strip(ahead, first * ahead_bytes, ahead_bytes)
+        for i in range(_STRIP):
+            k = np.uint64(first + i)
+            steps = (values[k] * unit - zero) * inverse - shift
+            codes[k] = _code(steps, bounds)
+    prefetch(ahead, strips * ahead_bytes, end * ahead_bytes)
+    for j in range(np.uint64(strips), np.uint64(end)):
+        steps = (values[j] * unit - zero) * inverse - shift
+        codes[j] = _code(steps, bounds)
 
 
-@loop
+@element
 def stochastic(
     values: Any,
+    start: int,
     width: int,
-    zeros: Any,
-    inverses: Any,
+    scaling: Scaling,
     levels: Any,
-    first_block: int,
+    block: int,
     ahead: Any,
     codes: Any,
 ) -> None:
     """Nearest code of ``(value * unit - zero) * inverse`` plus a random number in (-1/2, 1/2)."""
     unit, bounds = levels.unit, levels.codes
-    ahead_bytes = ahead.size // values.size
+    zero, inverse, ahead_bytes = scaling.zero, scaling.inverse, ahead.size // values.size
     pairs, half = width // 2, (width + 1) // 2
     strips = pairs // _PAIRS * _PAIRS
-    for block in range(inverses.size):
-        zero, inverse = zeros[block], inverses[block]
-        base = block_word(levels.key, first_block + block)
-        low = np.uint64(block * width)
-        high = low + np.uint64(half)
-        for start in range(0, strips, _PAIRS):
-            prefetch_four_lines(ahead, (block * width + 2 * start) * ahead_bytes)
-            for i in range(_PAIRS):
-                k = np.uint64(start + i)
-                word = random_word(base, k)
-                steps = (values[low + k] * unit - zero) * inverse
-                codes[low + k] = _code(steps + centred_low(word), bounds)
-                steps = (values[high + k] * unit - zero) * inverse
-                codes[high + k] = _code(steps + centred_high(word), bounds)
-        rest, end = block * width + 2 * strips, (block + 1) * width
-        prefetch(ahead, rest * ahead_bytes, end * ahead_bytes)
-        for j in range(np.uint64(strips), np.uint64(half)):
-            steps = (values[low + j] * unit - zero) * inverse
-            codes[low + j] = _code(steps + centred_low(random_word(base, j)), bounds)
-        for j in range(np.uint64(strips), np.uint64(pairs)):
-            steps = (values[high + j] * unit - zero) * inverse
-            codes[high + j] = _code(steps + centred_high(random_word(base, j)), bounds)
+    base = block_word(levels.key, block)
+    low = np.uint64(start)
+    high = low + np.uint64(half)
+    for first in range(0, strips, _PAIRS):
+        prefetch_strip(ahead, (start + 2 * first) * ahead_bytes, ahead_bytes)
+        for i in range(_PAIRS):
+            k = np.uint64(first + i)
+            word = random_word(base, k)
+            steps = (values[low + k] * unit - zero) * inverse
+            codes[low + k] = _code(steps + centred_low(word), bounds)
+            steps = (values[high + k] * unit - zero) * inverse
+            codes[high + k] = _code(steps + centred_high(word), bounds)
+    prefetch(ahead, (start + 2 * strips) * ahead_bytes, (start + width) * ahead_bytes)
+    for j in range(np.uint64(strips), np.uint64(half)):
+        steps = (values[low + j] * unit - zero) * inverse
+        codes[low + j] = _code(steps + centred_low(random_word(base, j)), bounds)
+    for j in range(np.uint64(strips), np.uint64(pairs)):
+        steps = (values[high + j] * unit - zero) * inverse
+        codes[high + j] = _code(steps + centred_high(random_word(base, j)), bounds)
 
 
 @element

@@ -21,24 +21,43 @@ __all__ = [
     "Rule",
     "clear_codes",
     "extremes",
+    "inverse_of",
     "invert",
+    "largest_magnitude",
     "load_scales",
     "magnitudes",
     "ordered",
     "round_scales",
     "rule_of",
     "scale_magnitudes",
+    "scale_of",
+    "smallest_and_largest",
     "store_scales",
 ]
 
-# Elements between two requests for memory: few enough that the requests never queue up.
-_STRETCH = 128
+# Elements between two requests for memory: few enough that the requests never queue up. A loop
+# whose length the compiler knows becomes straight vector code; what is left over follows.
+_STRIP = 128
 
 INFINITY = np.int32(0x7F800000)
 NAN = np.int32(0x7FC00000)
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _SMALLEST_SCALE = np.float32(SMALLEST_SCALE)
 _NEGATIVE_INFINITY = np.int32(-0x7F800001)  # in the order of `ordered`
+
+
+@element
+def largest_magnitude(bits: Any, start: int, width: int) -> Any:
+    """The largest magnitude of ``width`` floats from ``start`` on, all as float bits, int32."""
+    largest, strips = np.int32(0), start + width // _STRIP * _STRIP
+    for first in range(start, strips, _STRIP):
+        for i in range(_STRIP):
+            magnitude = np.int32(bits[np.uint64(first + i)] & _MAGNITUDE)
+            largest = magnitude if magnitude > largest else largest
+    for k in range(np.uint64(strips), np.uint64(start + width)):
+        magnitude = np.int32(bits[k] & _MAGNITUDE)
+        largest = magnitude if magnitude > largest else largest
+    return largest
 
 
 @loop
@@ -52,37 +71,44 @@ def magnitudes(values: Any, width: int, ahead: Any, out: Any) -> None:
     for block in range(out.size):
         largest = np.int32(0)
         end = (block + 1) * width
-        for start in range(block * width, end, _STRETCH):
-            stretch = bits[start : min(start + _STRETCH, end)]
-            prefetch(ahead, start * ahead_bytes, (start + stretch.size) * ahead_bytes)
-            for i in range(stretch.size):
-                magnitude = stretch[i] & _MAGNITUDE
-                largest = magnitude if magnitude > largest else largest
+        for start in range(block * width, end, _STRIP):
+            size = min(_STRIP, end - start)
+            prefetch(ahead, start * ahead_bytes, (start + size) * ahead_bytes)
+            magnitude = largest_magnitude(bits, start, size)
+            largest = magnitude if magnitude > largest else largest
         out[block] = largest
 
 
-@loop
-def extremes(values: Any, width: int, ahead: Any, lowest: Any, highest: Any) -> None:
-    """The smallest and the largest value of each block of ``width`` values, as float bits.
+@element
+def smallest_and_largest(bits: Any, start: int, width: int) -> Any:
+    """The smallest and the largest of ``width`` floats from ``start`` on, all as float bits.
 
-    A block that is not finite gets NaN as its highest value and 0 as its lowest. Meanwhile, bytes
-    ``ahead`` are prefetched.
+    Unless all are finite they are 0 and NaN.
     """
+    low, high = _MAGNITUDE, np.int32(-0x80000000)
+    strips = start + width // _STRIP * _STRIP
+    for first in range(start, strips, _STRIP):
+        for i in range(_STRIP):
+            key = np.int32(ordered(bits[np.uint64(first + i)]))
+            low = key if key < low else low
+            high = key if key > high else high
+    for k in range(np.uint64(strips), np.uint64(start + width)):
+        key = np.int32(ordered(bits[k]))
+        low = key if key < low else low
+        high = key if key > high else high
+    is_finite = low > _NEGATIVE_INFINITY and high < INFINITY
+    return (
+        np.int32(ordered(low)) if is_finite else np.int32(0),
+        np.int32(ordered(high)) if is_finite else NAN,
+    )
+
+
+@loop
+def extremes(values: Any, width: int, lowest: Any, highest: Any) -> None:
+    """`smallest_and_largest` of each block of ``width`` values."""
     bits = values.view(np.int32)
-    ahead_bytes = ahead.size // values.size
     for block in range(lowest.size):
-        low, high = _MAGNITUDE, np.int32(-0x80000000)
-        end = (block + 1) * width
-        for start in range(block * width, end, _STRETCH):
-            stretch = bits[start : min(start + _STRETCH, end)]
-            prefetch(ahead, start * ahead_bytes, (start + stretch.size) * ahead_bytes)
-            for i in range(stretch.size):
-                key = np.int32(ordered(stretch[i]))
-                low = key if key < low else low
-                high = key if key > high else high
-        finite = low > _NEGATIVE_INFINITY and high < INFINITY
-        lowest[block] = ordered(low) if finite else np.int32(0)
-        highest[block] = ordered(high) if finite else NAN
+        lowest[block], highest[block] = smallest_and_largest(bits, block * width, width)
 
 
 class Rule(NamedTuple):
@@ -110,21 +136,26 @@ def rule_of(rule: ScaleRule, span: float) -> Rule:
     )
 
 
-@loop
-def round_scales(raw: Any, finite: Any, rule: Rule) -> None:
-    """Round the float32 scales ``raw`` in place, as `ScaleRule.round` does.
+@element
+def scale_of(raw: Any, magnitude: Any, rule: Rule) -> Any:
+    """The float32 scale ``raw``, rounded as `ScaleRule.round` does.
 
     Args:
-        raw: float32 scales.
-        finite: int32, below `INFINITY` where the block is finite.
+        raw: float32.
+        magnitude: int32, below `INFINITY` where the block is finite; otherwise its scale is NaN.
         rule: how to round.
     """
-    bits = raw.view(np.int32)
+    rounded = np.int32(np.int32(np.float32(raw).view(np.int32) + rule.added) & rule.mask)
+    rounded = rounded if rounded < rule.largest else rule.largest
+    rounded = rounded if raw >= _SMALLEST_SCALE else np.int32(0)
+    return np.int32(rounded if magnitude < INFINITY else NAN).view(np.float32)
+
+
+@loop
+def round_scales(raw: Any, finite: Any, rule: Rule) -> None:
+    """`scale_of` for float32 scales ``raw`` in place, and as many magnitudes ``finite``."""
     for i in range(raw.size):
-        rounded = np.int32(np.int32(bits[i] + rule.added) & rule.mask)
-        rounded = rounded if rounded < rule.largest else rule.largest
-        rounded = rounded if raw[i] >= _SMALLEST_SCALE else np.int32(0)
-        bits[i] = rounded if finite[i] < INFINITY else NAN
+        raw[i] = scale_of(raw[i], finite[i], rule)
 
 
 @loop
@@ -162,12 +193,18 @@ def load_scales(address: int, scale_bytes: int, scales: Any) -> None:
             scales[i] = np.int32(np.int32(half[i]) << np.int32(16)).view(np.float32)
 
 
+@element
+def inverse_of(scale: Any, numerator: Any) -> Any:
+    """What to multiply with instead of dividing; 0 for 0 and NaN, so that every code becomes 0."""
+    inverse = numerator / scale
+    return inverse if scale > np.float32(0) else np.float32(0)
+
+
 @loop
 def invert(scales: Any, numerator: Any) -> None:
-    """Replace scales by what to multiply with; 0 and NaN by 0, so that every code becomes 0."""
+    """Replace scales by their `inverse_of`."""
     for i in range(scales.size):
-        inverse = numerator / scales[i]
-        scales[i] = inverse if scales[i] > np.float32(0) else np.float32(0)
+        scales[i] = inverse_of(scales[i], numerator)
 
 
 @loop

@@ -17,7 +17,7 @@ from thinwire.formats import WireFormat
 from thinwire.wire.kernels import scales, tiles
 from thinwire.wire.kernels.blocked import BlockedKernel, Work, addresses_of
 from thinwire.wire.kernels.compiled import element, loop, tile_loop
-from thinwire.wire.kernels.memory import floats_at, prefetch
+from thinwire.wire.kernels.memory import floats_at, prefetch_strip
 from thinwire.wire.kernels.walk import decoder_of, encoder_of
 from thinwire.wire.key import Key
 from thinwire.wire.scales import ScaleRule
@@ -53,9 +53,7 @@ def _encode_tile(site: tiles.Site, rule: scales.Rule) -> None:
     done, bits = scratch.steps[: tile.num_blocks], scratch.finite[: tile.num_blocks]
     sums = floats_at(scratch.spare.ctypes.data, scratch.spare.size // 4)
     if tile.width == 8 * _LANES:
-        soon, later = tiles.halves_of_next(site)
-        _sums_of_128(values, soon, sums, done)
-        _signs_of_128(values.view(np.int32), later, packed)
+        _encode_128(values, tiles.ahead_of(site), sums, done, packed)
     else:
         _sums(values, tile.width, np.float32(1), sums, done)
         _signs(values.view(np.int32), tile.width, packed)
@@ -83,14 +81,15 @@ def _finish(values: Any, width: int, sums: Any, means: Any, finite: Any) -> None
 
 
 @loop
-def _sums_of_128(values: Any, ahead: Any, sums: Any, out: Any) -> None:
-    """The sum of magnitudes of blocks of 128, as `_sums` forms it, with all lengths known.
+def _encode_128(values: Any, ahead: Any, sums: Any, out: Any, packed: Any) -> None:
+    """Sums of magnitudes and planes of sign bits, of blocks of 128: 16 bytes of signs a block.
 
-    Meanwhile, bytes ``ahead`` are prefetched.
+    As `_sums` and `_signs` form them, with all lengths known. Meanwhile, bytes ``ahead`` are
+    prefetched.
     """
-    ahead_bytes = ahead.size // out.size
+    bits, ahead_bytes = values.view(np.int32), ahead.size // values.size
     for block in range(out.size):
-        prefetch(ahead, block * ahead_bytes, (block + 1) * ahead_bytes)
+        prefetch_strip(ahead, block * 128 * ahead_bytes, ahead_bytes)
         v, s = np.uint64(block * 128), np.uint64(block * 16)
         for lane in range(16):
             i = v + np.uint64(lane)
@@ -99,6 +98,11 @@ def _sums_of_128(values: Any, ahead: Any, sums: Any, out: Any) -> None:
             odd = np.abs(values[i + np.uint64(16)]) + np.abs(values[i + np.uint64(80)])
             odd += np.abs(values[i + np.uint64(48)]) + np.abs(values[i + np.uint64(112)])
             sums[s + np.uint64(lane)] = even + odd
+            byte = np.uint32(0)
+            for place in range(8):
+                sign = np.uint32(bits[i + np.uint64(16 * place)]) >> np.uint32(31)
+                byte = np.uint32(byte | np.uint32(sign << np.uint32(place)))
+            packed[s + np.uint64(lane)] = np.uint8(byte)
     for block in range(out.size):
         out[block] = _sum_of_16(sums[block * 16 : block * 16 + 16])
 
@@ -109,23 +113,6 @@ def _sum_of_16(s: Any) -> Any:
     a, b = (s[0] + s[8]) + (s[4] + s[12]), (s[2] + s[10]) + (s[6] + s[14])
     c, d = (s[1] + s[9]) + (s[5] + s[13]), (s[3] + s[11]) + (s[7] + s[15])
     return (a + b) + (c + d)
-
-
-@loop
-def _signs_of_128(bits: Any, ahead: Any, packed: Any) -> None:
-    """Sign bits of blocks of 128 as planes of width 1: 16 bytes a block; prefetches ``ahead``."""
-    num_blocks = packed.size // 16
-    ahead_bytes = ahead.size // num_blocks
-    for block in range(num_blocks):
-        prefetch(ahead, block * ahead_bytes, (block + 1) * ahead_bytes)
-        v, p = np.uint64(block * 128), np.uint64(block * 16)
-        for lane in range(16):
-            i = v + np.uint64(lane)
-            byte = np.uint32(0)
-            for place in range(8):
-                sign = np.uint32(bits[i + np.uint64(16 * place)]) >> np.uint32(31)
-                byte = np.uint32(byte | np.uint32(sign << np.uint32(place)))
-            packed[p + np.uint64(lane)] = np.uint8(byte)
 
 
 @loop
@@ -197,8 +184,5 @@ def _signed(byte: Any, place: int, mean: Any) -> Any:
     return (np.float32(1) - np.float32(2) * np.float32(bit)) * mean
 
 
-# One pass for the sums, a second one for the signs: 16 KiB stay in the nearest cache.
-_ENCODE_TILE_ELEMENTS = 1 << 12
-
-_encode = encoder_of("sign", _encode_tile, _ENCODE_TILE_ELEMENTS)
+_encode = encoder_of("sign", _encode_tile)
 _decode = decoder_of("sign", _decode_tile)

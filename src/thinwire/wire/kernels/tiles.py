@@ -26,6 +26,7 @@ __all__ = [
     "Site",
     "Target",
     "Tile",
+    "ahead_of",
     "blocks_per_tile",
     "codes_address",
     "codes_of",
@@ -50,11 +51,14 @@ __all__ = [
     "zeros_address",
 ]
 
-# Encoding reads a tile twice and has the next one on its way: 128 KiB of float32 each, and the
+# Families that encode in two passes have the next tile on its way: 64 KiB of float32 each, and the
 # codes, fit a second-level cache. Decoding touches a tile once per payload; to begin one costs as
 # much as a thousand elements, so that small ones, which fit the first cache, are slower.
-ENCODE_TILE_ELEMENTS = 1 << 15
+ENCODE_TILE_ELEMENTS = 1 << 14
 DECODE_TILE_ELEMENTS = 1 << 15
+
+# Requests for memory take as long as a dozen blocks: less is late, more pushes out what is in use.
+_AHEAD_BYTES = 1 << 13
 
 _ONE, _EIGHT, _EIGHTH = np.float32(1), np.float32(8), np.float32(0.125)
 _LARGEST = np.float32(FLOAT32_MAX)
@@ -223,6 +227,24 @@ def codes_of(site: Site) -> Any:
 
 
 @loop
+def is_in_place(plan: Plan) -> bool:
+    """Whether what is encoded are the tensor's own bytes, neither widened nor rotated."""
+    return plan.kind == FLOAT32 and not plan.rotates
+
+
+@loop
+def ahead_of(site: Site) -> Any:
+    """The bytes to prefetch while a tile is encoded in one pass, block by block: as many as it has.
+
+    Values that are read where they are come from memory as the pass moves on, and what it will read
+    soon is asked for. Others were read already, and the next tile is.
+    """
+    size = site.tile.num_blocks * site.tile.width * element_bytes(site.plan)
+    distance = _AHEAD_BYTES if is_in_place(site.plan) else size
+    return bytes_at(values_address(site) + distance, size)
+
+
+@loop
 def halves_of_next(site: Site) -> Any:
     """The bytes of the next tile in two halves, one for each pass over this one to prefetch."""
     size = site.tile.num_blocks * site.tile.width * element_bytes(site.plan) // 2
@@ -289,7 +311,7 @@ def load_values(site: Site) -> Any:
     """
     plan, tile, scratch = site.plan, site.tile, site.scratch
     address, size = values_address(site), tile.num_blocks * tile.width
-    if plan.kind == FLOAT32 and not plan.rotates:
+    if is_in_place(plan):
         return floats_at(address, size)
     values = scratch.values[:size]
     if plan.kind != FLOAT32:

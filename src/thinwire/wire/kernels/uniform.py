@@ -69,44 +69,77 @@ def encode_tile(site: tiles.Site, levels: UniformLevels) -> None:
 
 @tile_loop
 def round_tile(site: tiles.Site, levels: UniformLevels, codes: Any) -> None:
-    """Scales into the payload, and codes of even levels, one byte each, into ``codes``."""
+    """Scales into the payload, and codes of even levels, one byte each, into ``codes``.
+
+    Block by block: the codes of one are found while it is in the nearest cache, and while the
+    processor already looks for the scale of the next.
+    """
     tile, plan, scratch = site.tile, site.plan, site.scratch
-    values, (soon, later) = tiles.load_values(site), tiles.halves_of_next(site)
+    values, ahead = tiles.load_values(site), tiles.ahead_of(site)
     steps, zeros = scratch.steps[: tile.num_blocks], scratch.zeros[: tile.num_blocks]
-    finite = scratch.finite[: tile.num_blocks]
+    finite, bits = scratch.finite[: tile.num_blocks], values.view(np.int32)
+    is_clipped = tiles.num_clipped(site) > 0
+    if is_clipped:
+        _clip(site, values, levels.affine)
+    numerator = np.float32(1) / levels.unit
+    for block in range(tile.num_blocks):
+        start = block * tile.width
+        if levels.affine:
+            low, high = zeros.view(np.int32)[block], finite[block]
+            if not is_clipped:
+                low, high = scales.smallest_and_largest(bits, start, tile.width)
+            finite[block] = high
+            zeros[block] = _zero_point(low, levels.narrow)
+            raw = _range(zeros[block], high) / levels.rule.span * np.float32(2)
+        else:
+            if not is_clipped:
+                finite[block] = scales.largest_magnitude(bits, start, tile.width)
+            raw = np.int32(finite[block]).view(np.float32) / levels.rule.span
+        steps[block] = scales.scale_of(raw, finite[block], levels.rule)
+        inverse = scales.inverse_of(steps[block], numerator)
+        scaling = rounding.Scaling(zeros[block] * levels.unit, inverse)
+        if levels.stochastic:
+            number = tile.block + block
+            rounding.stochastic(values, start, tile.width, scaling, levels, number, ahead, codes)
+        else:
+            rounding.nearest(values, start, tile.width, scaling, levels, ahead, codes)
     if levels.affine:
-        lowest = zeros.view(np.int32)
-        scales.extremes(values, tile.width, soon, lowest, finite)
-        clip_extremes(values, tiles.num_clipped(site) // 2, scratch.spare, lowest, finite)
-        _affine_scales(zeros, finite, levels, steps)
         scales.store_scales(zeros, tiles.zeros_address(site), plan.scale_bytes)
-        for i in range(tile.num_blocks):
-            zeros[i] *= levels.unit
-    else:
-        scales.magnitudes(values, tile.width, soon, finite)
-        clip_magnitudes(values, tiles.num_clipped(site), scratch.spare, finite)
-        scales.scale_magnitudes(finite, levels.rule, steps)
     scales.store_scales(steps, tiles.scales_address(site), plan.scale_bytes)
-    scales.invert(steps, np.float32(1) / levels.unit)
-    if levels.stochastic:
-        rounding.stochastic(values, tile.width, zeros, steps, levels, tile.block, later, codes)
-    else:
-        rounding.nearest(values, tile.width, zeros, steps, levels, later, codes)
     scales.clear_codes(finite, codes)
 
 
 @loop
-def _affine_scales(zeros: Any, highest: Any, levels: UniformLevels, out: Any) -> None:
-    """Round the zero points in place and derive the scales. ``highest`` holds float bits."""
-    bits, floats = zeros.view(np.int32), highest.view(np.float32)
-    for i in range(zeros.size):
-        zeros[i] = zeros[i] + np.float32(0)  # no negative zero
-        if levels.narrow:
-            rounded = np.int32(bits[i] + np.int32(0xFFFF)) if bits[i] < 0 else bits[i]
-            rounded = np.int32(rounded & np.int32(-0x10000))
-            bits[i] = min(rounded, _LOWEST_BFLOAT16) if rounded < 0 else rounded
-        out[i] = (floats[i] * _HALF - zeros[i] * _HALF) / levels.rule.span * np.float32(2)
-    scales.round_scales(out, highest, levels.rule)
+def _clip(site: tiles.Site, values: Any, affine: bool) -> None:
+    """How far the values of each block reach when the outermost are cut off, into scratch."""
+    tile, scratch, clipped = site.tile, site.scratch, tiles.num_clipped(site)
+    finite = scratch.finite[: tile.num_blocks]
+    if affine:
+        lowest = scratch.zeros[: tile.num_blocks].view(np.int32)
+        scales.extremes(values, tile.width, lowest, finite)
+        clip_extremes(values, clipped // 2, scratch.spare, lowest, finite)
+    else:
+        scales.magnitudes(values, tile.width, scratch.codes[:0], finite)
+        clip_magnitudes(values, clipped, scratch.spare, finite)
+
+
+@element
+def _zero_point(low: Any, is_narrow: bool) -> Any:
+    """The zero point, float32, at or below the smallest value, which is given as float bits."""
+    zero = np.float32(np.int32(low).view(np.float32) + np.float32(0))  # no negative zero
+    if not is_narrow:
+        return zero
+    bits = np.int32(zero.view(np.int32))
+    rounded = np.int32(bits + np.int32(0xFFFF)) if bits < 0 else bits
+    rounded = np.int32(rounded & np.int32(-0x10000))
+    lowest = rounded if rounded < _LOWEST_BFLOAT16 else _LOWEST_BFLOAT16
+    return np.int32(lowest if rounded < 0 else rounded).view(np.float32)
+
+
+@element
+def _range(zero: Any, high: Any) -> Any:
+    """Half of what lies between a zero point and the largest value, given as float bits."""
+    return np.int32(high).view(np.float32) * _HALF - zero * _HALF
 
 
 @tile_loop
