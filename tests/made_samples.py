@@ -12,7 +12,12 @@ from thinwire.planner.cost import factor_s
 from thinwire.planner.group import Parallelism
 from thinwire.planner.hardware_file import load_device
 from thinwire.planner.models.gpt import GPTShape, gpt_workload
-from thinwire.train.calibration.arithmetic import BLOCK_SHAPES, DTYPES, block_tokens
+from thinwire.train.calibration.arithmetic import (
+    BLOCK_SHAPES,
+    DTYPES,
+    UPDATED_NUMELS,
+    block_tokens,
+)
 from thinwire.train.calibration.codecs import FORMATS, NUMELS, SUMMED, VERBS
 from thinwire.train.calibration.factors import FIGURE as FACTORS
 from thinwire.train.calibration.factors import factor_cases, work_of
@@ -68,7 +73,7 @@ def made_samples(layout: Layout, *, rounds: Sequence[float] = (1.0, 1.0)) -> lis
         ("copy", "", 1 << 22, 8 * (1 << 22) / COPIED_BYTES_PER_S)
     ]
     found += [("disk", way, 1 << 25, (1 << 25) / DISK_BYTES_PER_S) for way in ("write", "read")]
-    found += [("adamw", "", n, n / ADAM_PER_S) for n in (1 << 14, 1 << 21)]
+    found += [("adamw", "", n, n / ADAM_PER_S) for n in UPDATED_NUMELS]
     for dtype in DTYPES:
         found += [("matmul", dtype, f, f / PEAK[dtype]) for f in (1e6, 1e8)]
         found += _blocks(dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -115,12 +116,13 @@ def test_a_ring_within_one_host_crosses_nothing() -> None:
 
 
 def rings_body(rank: int, size: int) -> int:
-    rings = []
-    own_ring = dist.all_gather_single
-    dist.all_gather_single = lambda *args, **kwargs: (  # type: ignore[assignment]
-        rings.append(args),
-        own_ring(*args, **kwargs),
-    )
+    rings, own_ring = [], dist.all_gather_single
+
+    def counted(*args: Any, **options: Any) -> Any:
+        rings.append(args)
+        return own_ring(*args, **options)
+
+    dist.all_gather_single = counted
     gather_body(rank, size, "int8/128", "float32")
     return len(rings)
 

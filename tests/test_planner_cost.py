@@ -54,6 +54,28 @@ def test_a_ring_is_the_closed_form(world: int) -> None:
     assert call_s(call, cluster) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "ranks", "recipe", "stock_passes", "algorithm"),
+    [
+        (2, 1, "qsdp", 2, "rounds"),
+        (3, 1, "qsdp", 2, "rounds"),
+        (1, 2, "qsdp", 2, "rounds"),
+        (2, 2, "qsdp", 2, "ring"),
+        (1, 3, "qsdp", 2, "ring"),
+        (3, 1, "qsdp", 1, "ring"),  # nccl
+        (3, 1, "zero3", 2, "ring"),  # PyTorch's own
+    ],
+)
+def test_a_gather_goes_as_the_collective_sends_it(
+    hosts: int, ranks: int, recipe: str, stock_passes: int, algorithm: str
+) -> None:
+    # as test_comm_collectives has it of the collective
+    setting = accelerators(hosts=hosts, ranks=ranks)
+    layer = setting.layers()[0]
+    calls = LayerCalls(layer, parse_recipe(recipe), setting.group, 0, stock_passes)
+    assert calls.gather().algorithm == algorithm
+
+
 def test_a_group_of_one_costs_nothing() -> None:
     setting = accelerators(hosts=1, ranks=1)
     calls = LayerCalls(setting.layers()[0], parse_recipe("zero3"), setting.group, 0, 1)

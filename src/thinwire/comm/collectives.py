@@ -177,6 +177,7 @@ def _gather_payloads(payload: Tensor, traffic: Traffic, collective: str) -> Tens
     )
     gather_rows(payload, gathered, peers)
     sent_bytes = (peers.size - 1) * layout.slot_bytes
+    # in rounds all the others are on other hosts, or the one other is the successor
     across = peers.is_across(peers.successor)
     traffic.ledger.record(
         collective,

@@ -74,8 +74,9 @@ def gather_rows(payload: Tensor, gathered: Tensor, peers: Peers) -> None:
     """Send ``payload`` to all ranks of a group and receive theirs, outside of a job.
 
     On gloo in rounds, as :func:`gather`, where no host has two of the ranks, or where there are no
-    more than two: gloo's own ring fills less of the wire. Else the backend's own ring, in which a
-    payload enters every host once, however many ranks it has.
+    more than two: between two ranks gloo's own ring fills 0.7 of the wire, among more about as much
+    as rounds, and a lost peer is named. Else the backend's own ring, in which a payload enters
+    every host once, however many ranks it has.
 
     Bytes sent per rank = (W - 1) * ``len(payload)``; in a ring all to the successor.
 

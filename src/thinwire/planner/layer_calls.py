@@ -3,8 +3,8 @@
 W ranks sit on H hosts of R; rank h * R + l has place l on host h. A slot is what one rank holds of
 the layer.
 
-    gather            ring: (W - 1) slots to the successor; rounds, where the backend's ring fills
-                      less of the wire: the own slot to every other rank
+    gather            ring: (W - 1) slots to the successor; rounds over gloo where every host has
+                      one rank: the own slot to every other rank
     reduce            rounds: every other rank's slot, to that rank
     reduce, two hops  within the host: H slots to each of R - 1; across: one to each of H - 1
     delta             across: the own slot to each of H - 1; within: H slots to each of R - 1

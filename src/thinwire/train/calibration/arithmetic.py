@@ -11,7 +11,7 @@ from torch.nn import functional
 from thinwire.train.calibration.clock import Case
 from thinwire.train.models import Block
 
-__all__ = ["BLOCK_SHAPES", "DTYPES", "arithmetic_cases", "block_tokens"]
+__all__ = ["BLOCK_SHAPES", "DTYPES", "UPDATED_NUMELS", "arithmetic_cases", "block_tokens"]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # more than caches hold: what is partly in them is copied at any rate

@@ -7,7 +7,8 @@
     messages           seconds = call + messages * latency + bytes / rate(size)
     training steps     what is left: seconds per layer, per parameter and per step
 
-All rows count by their relative error, so that small sizes matter as much as large ones.
+All rows count by their relative error, so that small sizes matter as much as large ones; training
+steps count otherwise, see `thinwire.train.calibration.fit_steps`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ __all__ = ["fit_steps", "predicted_step_s"]
 
 # attributes of a device, and by how much each is moved to see how a step answers
 NUDGES = {"unit_s": 1e-4, "parameter_s": 1e-10, "step_s": 1e-4}
-ROUNDS = 8
+ROUNDS = 8  # the last one only moves on
 
 Overheads = dict[str, dict[str, float]]
 
@@ -65,29 +65,33 @@ def _fitted(samples: Sequence[Sample], kind: str, cluster: Cluster) -> dict[str,
     # too high would decide what the parameters of a large one cost.
     scales = [math.sqrt(seconds) for seconds in measured_s]
 
-    def error(overheads: dict[str, float]) -> float:
-        pairs = zip(predicted(overheads), measured_s, scales, strict=True)
-        return sum(((now - wanted) / scale) ** 2 for now, wanted, scale in pairs)
-
     present = best = dict.fromkeys(NUDGES, 0.0)
+    least = math.inf
     for _ in range(ROUNDS):
-        slopes = _slopes(predicted, present)
+        now_s = predicted(present)
+        error = sum(
+            ((now - wanted) / scale) ** 2
+            for now, wanted, scale in zip(now_s, measured_s, scales, strict=True)
+        )
+        if error < least:
+            best, least = present, error
+        slopes = _slopes(predicted, present, now_s)
         # what the overheads together have to explain, if a step were linear in them
         wanted_s = [
             measured - now + sum(s * v for s, v in zip(row, present.values(), strict=True))
-            for measured, now, row in zip(measured_s, predicted(present), slopes, strict=True)
+            for measured, now, row in zip(measured_s, now_s, slopes, strict=True)
         ]
         found = least_squares(slopes, wanted_s, scales=scales)
         present = dict(zip(NUDGES, found, strict=True))
-        best = min(best, present, key=error)
     return best
 
 
 def _slopes(
-    predicted: Callable[[dict[str, float]], list[float]], present: dict[str, float]
+    predicted: Callable[[dict[str, float]], list[float]],
+    present: dict[str, float],
+    start_s: list[float],
 ) -> list[list[float]]:
-    """By how much each step grows with each overhead."""
-    start_s = predicted(present)
+    """By how much each step grows with each overhead, from where the present ones bring it."""
     columns = [
         [(after - before) / nudge for after, before in zip(moved, start_s, strict=True)]
         for name, nudge in NUDGES.items()

@@ -117,7 +117,7 @@ def loop(function: _Function, *, name: str | None = None) -> _Function:
 
 
 def element(function: _Function) -> _Function:
-    """Compile what is done to one element: it becomes part of every loop that uses it.
+    """Compile what is done to one element, or block: it becomes part of every loop that uses it.
 
     A loop with a call in it is no vector code, and the compiler inlines short functions only.
     """

@@ -13,15 +13,21 @@ from numba.extending import intrinsic
 from thinwire.wire.kernels.compiled import element, loop
 
 __all__ = [
+    "STRIP",
     "as_pointer",
     "bytes_at",
     "floats_at",
     "halves_at",
     "keep",
     "prefetch",
-    "prefetch_strip",
+    "prefetch_in_first_pass",
+    "prefetch_in_second_pass",
     "words_at",
 ]
+
+# Elements between two requests for memory: few enough that the requests never queue up. A loop
+# whose length the compiler knows becomes straight vector code; what is left over follows.
+STRIP = 128
 
 _CACHE_LINE_BYTES = 64
 _READ, _KEEP_IN_ALL_LEVELS, _DATA = 0, 3, 1
@@ -76,11 +82,19 @@ def prefetch(memory: Any, start: int, stop: int) -> None:
 
 
 @element
-def prefetch_strip(memory: Any, start: int, element_bytes: int) -> None:
-    """Ask for 128 elements of 2 or 4 bytes, four or eight lines, without the cost of a loop."""
-    _prefetch_four_lines(memory, start)
+def prefetch_in_first_pass(memory: Any, start: int, element_bytes: int) -> None:
+    """Ask for the first half of a strip's elements of 4 bytes, and for nothing of smaller ones.
+
+    Two passes over a block share the requests: they come evenly, without the cost of a loop.
+    """
     if element_bytes == 4:
-        _prefetch_four_lines(memory, start + 4 * _CACHE_LINE_BYTES)
+        _prefetch_four_lines(memory, start)
+
+
+@element
+def prefetch_in_second_pass(memory: Any, start: int, element_bytes: int) -> None:
+    """Ask for the rest of a strip's elements of 2 or 4 bytes."""
+    _prefetch_four_lines(memory, start + (4 * _CACHE_LINE_BYTES if element_bytes == 4 else 0))
 
 
 @element

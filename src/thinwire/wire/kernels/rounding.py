@@ -3,7 +3,7 @@
 Each takes a block of a tile's values and writes one byte per code in the same place; a ragged block
 is alone in its tile, so the padding of its codes moves nothing. They differ from the formulas of
 `thinwire.wire.reference.uniform` in nothing: same operations, same order. Meanwhile they prefetch
-bytes ``ahead``, as many of each block as the tensor has.
+what the pass that found the scale has left of ``ahead``.
 
     note [rounding by addition]
     Adding 1.5 * 2**23 to a float32 below 2**22 leaves the number, rounded to nearest even, in its
@@ -20,17 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from thinwire.wire.kernels.compiled import element
-from thinwire.wire.kernels.memory import prefetch, prefetch_strip
+from thinwire.wire.kernels.memory import STRIP, prefetch, prefetch_in_second_pass
 from thinwire.wire.kernels.random import block_word, centred_high, centred_low, random_word
 
 __all__ = ["Codes", "Scaling", "codes_between", "nearest", "stochastic"]
 
-# Elements between two requests for memory: few enough that the requests never queue up. A loop
-# whose length the compiler knows becomes straight vector code; what is left over follows.
-_STRIP = 128
-
 # A random word serves two elements, so half a strip of pairs is a strip.
-_PAIRS = _STRIP // 2
+_PAIRS = STRIP // 2
 
 _ROUNDER = np.float32(1.5 * 2**23)
 
@@ -73,15 +69,21 @@ def codes_between(bottom: int, top: int, offset: int) -> Codes:
 
 @element
 def nearest(
-    values: Any, start: int, width: int, scaling: Scaling, levels: Any, ahead: Any, codes: Any
+    values: Any,
+    start: int,
+    width: int,
+    scaling: Scaling,
+    levels: Any,
+    ahead: Any,
+    codes: Any,
 ) -> None:
     """Nearest code of ``(value * unit - zero) * inverse - shift`` of ``width`` values."""
     unit, shift, bounds = levels.unit, levels.shift, levels.codes
     zero, inverse, ahead_bytes = scaling.zero, scaling.inverse, ahead.size // values.size
-    strips, end = start + width // _STRIP * _STRIP, start + width
-    for first in range(start, strips, _STRIP):
-        prefetch_strip(ahead, first * ahead_bytes, ahead_bytes)
-        for i in range(_STRIP):
+    strips, end = start + width // STRIP * STRIP, start + width
+    for first in range(start, strips, STRIP):
+        prefetch_in_second_pass(ahead, first * ahead_bytes, ahead_bytes)
+        for i in range(STRIP):
             k = np.uint64(first + i)
             steps = (values[k] * unit - zero) * inverse - shift
             codes[k] = _code(steps, bounds)
@@ -111,7 +113,7 @@ def stochastic(
     low = np.uint64(start)
     high = low + np.uint64(half)
     for first in range(0, strips, _PAIRS):
-        prefetch_strip(ahead, (start + 2 * first) * ahead_bytes, ahead_bytes)
+        prefetch_in_second_pass(ahead, (start + 2 * first) * ahead_bytes, ahead_bytes)
         for i in range(_PAIRS):
             k = np.uint64(first + i)
             word = random_word(base, k)

@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from thinwire.wire.kernels.compiled import element, loop
-from thinwire.wire.kernels.memory import floats_at, halves_at, prefetch
+from thinwire.wire.kernels.memory import (
+    STRIP,
+    floats_at,
+    halves_at,
+    prefetch,
+    prefetch_in_first_pass,
+)
 from thinwire.wire.scales import SMALLEST_SCALE, ScaleRule
 
 __all__ = [
@@ -35,9 +41,7 @@ __all__ = [
     "store_scales",
 ]
 
-# Elements between two requests for memory: few enough that the requests never queue up. A loop
-# whose length the compiler knows becomes straight vector code; what is left over follows.
-_STRIP = 128
+_NOTHING = np.empty(0, np.uint8)  # to prefetch
 
 INFINITY = np.int32(0x7F800000)
 NAN = np.int32(0x7FC00000)
@@ -47,11 +51,15 @@ _NEGATIVE_INFINITY = np.int32(-0x7F800001)  # in the order of `ordered`
 
 
 @element
-def largest_magnitude(bits: Any, start: int, width: int) -> Any:
-    """The largest magnitude of ``width`` floats from ``start`` on, all as float bits, int32."""
-    largest, strips = np.int32(0), start + width // _STRIP * _STRIP
-    for first in range(start, strips, _STRIP):
-        for i in range(_STRIP):
+def largest_magnitude(bits: Any, start: int, width: int, ahead: Any, ahead_bytes: int) -> Any:
+    """The largest magnitude of ``width`` floats from ``start`` on, all as float bits, int32.
+
+    Meanwhile it prefetches a first pass's share of ``ahead``, ``ahead_bytes`` for a float, or none.
+    """
+    largest, strips = np.int32(0), start + width // STRIP * STRIP
+    for first in range(start, strips, STRIP):
+        prefetch_in_first_pass(ahead, first * ahead_bytes, ahead_bytes)
+        for i in range(STRIP):
             magnitude = np.int32(bits[np.uint64(first + i)] & _MAGNITUDE)
             largest = magnitude if magnitude > largest else largest
     for k in range(np.uint64(strips), np.uint64(start + width)):
@@ -71,24 +79,26 @@ def magnitudes(values: Any, width: int, ahead: Any, out: Any) -> None:
     for block in range(out.size):
         largest = np.int32(0)
         end = (block + 1) * width
-        for start in range(block * width, end, _STRIP):
-            size = min(_STRIP, end - start)
+        for start in range(block * width, end, STRIP):
+            size = min(STRIP, end - start)
             prefetch(ahead, start * ahead_bytes, (start + size) * ahead_bytes)
-            magnitude = largest_magnitude(bits, start, size)
+            magnitude = largest_magnitude(bits, start, size, _NOTHING, 0)
             largest = magnitude if magnitude > largest else largest
         out[block] = largest
 
 
 @element
-def smallest_and_largest(bits: Any, start: int, width: int) -> Any:
+def smallest_and_largest(bits: Any, start: int, width: int, ahead: Any, ahead_bytes: int) -> Any:
     """The smallest and the largest of ``width`` floats from ``start`` on, all as float bits.
 
-    Unless all are finite they are 0 and NaN.
+    Unless all are finite they are 0 and NaN. Meanwhile it prefetches a first pass's share of
+    ``ahead``, ``ahead_bytes`` for a float, or none.
     """
     low, high = _MAGNITUDE, np.int32(-0x80000000)
-    strips = start + width // _STRIP * _STRIP
-    for first in range(start, strips, _STRIP):
-        for i in range(_STRIP):
+    strips = start + width // STRIP * STRIP
+    for first in range(start, strips, STRIP):
+        prefetch_in_first_pass(ahead, first * ahead_bytes, ahead_bytes)
+        for i in range(STRIP):
             key = np.int32(ordered(bits[np.uint64(first + i)]))
             low = key if key < low else low
             high = key if key > high else high
@@ -108,7 +118,9 @@ def extremes(values: Any, width: int, lowest: Any, highest: Any) -> None:
     """`smallest_and_largest` of each block of ``width`` values."""
     bits = values.view(np.int32)
     for block in range(lowest.size):
-        lowest[block], highest[block] = smallest_and_largest(bits, block * width, width)
+        lowest[block], highest[block] = smallest_and_largest(
+            bits, block * width, width, _NOTHING, 0
+        )
 
 
 class Rule(NamedTuple):

@@ -57,7 +57,8 @@ __all__ = [
 ENCODE_TILE_ELEMENTS = 1 << 14
 DECODE_TILE_ELEMENTS = 1 << 15
 
-# Requests for memory take as long as a dozen blocks: less is late, more pushes out what is in use.
+# Memory answers within the time of sixteen blocks of 128 values: what is asked for later is late,
+# and what is asked for earlier pushes out what is in use.
 _AHEAD_BYTES = 1 << 13
 
 _ONE, _EIGHT, _EIGHTH = np.float32(1), np.float32(8), np.float32(0.125)
@@ -227,7 +228,7 @@ def codes_of(site: Site) -> Any:
 
 
 @loop
-def is_in_place(plan: Plan) -> bool:
+def _is_in_place(plan: Plan) -> bool:
     """Whether what is encoded are the tensor's own bytes, neither widened nor rotated."""
     return plan.kind == FLOAT32 and not plan.rotates
 
@@ -240,7 +241,7 @@ def ahead_of(site: Site) -> Any:
     soon is asked for. Others were read already, and the next tile is.
     """
     size = site.tile.num_blocks * site.tile.width * element_bytes(site.plan)
-    distance = _AHEAD_BYTES if is_in_place(site.plan) else size
+    distance = _AHEAD_BYTES if _is_in_place(site.plan) else size
     return bytes_at(values_address(site) + distance, size)
 
 
@@ -311,7 +312,7 @@ def load_values(site: Site) -> Any:
     """
     plan, tile, scratch = site.plan, site.tile, site.scratch
     address, size = values_address(site), tile.num_blocks * tile.width
-    if is_in_place(plan):
+    if _is_in_place(plan):
         return floats_at(address, size)
     values = scratch.values[:size]
     if plan.kind != FLOAT32:

@@ -1,7 +1,8 @@
 """The family ``int``, tile by tile.
 
-Encoding a tile: widen 16-bit floats, find the scales, round to codes of one byte, pack the bytes
-into planes. Decoding goes backwards, and adds the payloads of all ranks up before it moves on.
+Encoding a tile: widen 16-bit floats; of each block find the scale and round to codes of one byte;
+pack the bytes into planes. Decoding goes backwards, and adds the payloads of all ranks up before it
+moves on.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def round_tile(site: tiles.Site, levels: UniformLevels, codes: Any) -> None:
     """Scales into the payload, and codes of even levels, one byte each, into ``codes``.
 
     Block by block: the codes of one are found while it is in the nearest cache, and while the
-    processor already looks for the scale of the next.
+    processor already looks for the scale of the next. Only what ``+clip`` cuts off is found for the
+    whole tile before: it takes many times as long, and memory no part of it.
     """
     tile, plan, scratch = site.tile, site.plan, site.scratch
     values, ahead = tiles.load_values(site), tiles.ahead_of(site)
@@ -81,19 +83,21 @@ def round_tile(site: tiles.Site, levels: UniformLevels, codes: Any) -> None:
     is_clipped = tiles.num_clipped(site) > 0
     if is_clipped:
         _clip(site, values, levels.affine)
-    numerator = np.float32(1) / levels.unit
+    numerator, ahead_bytes = np.float32(1) / levels.unit, tiles.element_bytes(plan)
     for block in range(tile.num_blocks):
         start = block * tile.width
         if levels.affine:
             low, high = zeros.view(np.int32)[block], finite[block]
             if not is_clipped:
-                low, high = scales.smallest_and_largest(bits, start, tile.width)
+                low, high = scales.smallest_and_largest(bits, start, tile.width, ahead, ahead_bytes)
             finite[block] = high
             zeros[block] = _zero_point(low, levels.narrow)
             raw = _range(zeros[block], high) / levels.rule.span * np.float32(2)
         else:
             if not is_clipped:
-                finite[block] = scales.largest_magnitude(bits, start, tile.width)
+                finite[block] = scales.largest_magnitude(
+                    bits, start, tile.width, ahead, ahead_bytes
+                )
             raw = np.int32(finite[block]).view(np.float32) / levels.rule.span
         steps[block] = scales.scale_of(raw, finite[block], levels.rule)
         inverse = scales.inverse_of(steps[block], numerator)

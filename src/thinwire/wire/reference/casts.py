@@ -40,7 +40,8 @@ class CastReference(Codec):
         for total, first, *others in zip(stretches(out), *elements, strict=True):
             total.copy_(first)
             for other in others:
-                total.add_(widened[: other.numel()].copy_(other))
+                is_wide = other.dtype == torch.float32
+                total.add_(other if is_wide else widened[: other.numel()].copy_(other))
 
     @property
     def _wire_dtype(self) -> torch.dtype:
