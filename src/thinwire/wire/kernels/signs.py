@@ -190,5 +190,8 @@ def _signed(byte: Any, place: int, mean: Any) -> Any:
     return (np.float32(1) - np.float32(2) * np.float32(bit)) * mean
 
 
-_encode = encoder_of("sign", _encode_tile)
+# Little is done to a value: 16 KiB of widened ones, and their sums, stay in the nearest cache.
+_ENCODE_TILE_ELEMENTS = 1 << 12
+
+_encode = encoder_of("sign", _encode_tile, _ENCODE_TILE_ELEMENTS)
 _decode = decoder_of("sign", _decode_tile)

@@ -14,7 +14,7 @@ import numpy as np
 from thinwire.wire.kernels import rounding, scales, tiles
 from thinwire.wire.kernels.compiled import element, loop, tile_loop
 from thinwire.wire.kernels.lines import stream_values
-from thinwire.wire.kernels.memory import bytes_at, floats_at, prefetch
+from thinwire.wire.kernels.memory import STRIP, bytes_at, floats_at, prefetch
 from thinwire.wire.kernels.percentiles import clip_extremes, clip_magnitudes
 from thinwire.wire.kernels.walk import decoder_of, encoder_of
 from thinwire.wire.scales import FLOAT32_MAX
@@ -70,7 +70,16 @@ def encode_tile(site: tiles.Site, levels: UniformLevels) -> None:
 
 @tile_loop
 def round_tile(site: tiles.Site, levels: UniformLevels, codes: Any) -> None:
-    """Scales into the payload, and codes of even levels, one byte each, into ``codes``.
+    """Scales into the payload, and codes of even levels, one byte each, into ``codes``."""
+    if site.tile.width == STRIP:
+        _round_blocks(site, STRIP, levels, codes)  # the usual width: all lengths are known
+    else:
+        _round_blocks(site, site.tile.width, levels, codes)
+
+
+@tile_loop
+def _round_blocks(site: tiles.Site, width: int, levels: UniformLevels, codes: Any) -> None:
+    """The same for blocks of a width.
 
     Block by block: the codes of one are found while it is in the nearest cache, and while the
     processor already looks for the scale of the next. Only what ``+clip`` cuts off is found for the
@@ -85,28 +94,26 @@ def round_tile(site: tiles.Site, levels: UniformLevels, codes: Any) -> None:
         _clip(site, values, levels.affine)
     numerator, ahead_bytes = np.float32(1) / levels.unit, tiles.element_bytes(plan)
     for block in range(tile.num_blocks):
-        start = block * tile.width
+        start = block * width
         if levels.affine:
             low, high = zeros.view(np.int32)[block], finite[block]
             if not is_clipped:
-                low, high = scales.smallest_and_largest(bits, start, tile.width, ahead, ahead_bytes)
+                low, high = scales.smallest_and_largest(bits, start, width, ahead, ahead_bytes)
             finite[block] = high
             zeros[block] = _zero_point(low, levels.narrow)
             raw = _range(zeros[block], high) / levels.rule.span * np.float32(2)
         else:
             if not is_clipped:
-                finite[block] = scales.largest_magnitude(
-                    bits, start, tile.width, ahead, ahead_bytes
-                )
+                finite[block] = scales.largest_magnitude(bits, start, width, ahead, ahead_bytes)
             raw = np.int32(finite[block]).view(np.float32) / levels.rule.span
         steps[block] = scales.scale_of(raw, finite[block], levels.rule)
         inverse = scales.inverse_of(steps[block], numerator)
         scaling = rounding.Scaling(zeros[block] * levels.unit, inverse)
         if levels.stochastic:
             number = tile.block + block
-            rounding.stochastic(values, start, tile.width, scaling, levels, number, ahead, codes)
+            rounding.stochastic(values, start, width, scaling, levels, number, ahead, codes)
         else:
-            rounding.nearest(values, start, tile.width, scaling, levels, ahead, codes)
+            rounding.nearest(values, start, width, scaling, levels, ahead, codes)
     if levels.affine:
         scales.store_scales(zeros, tiles.zeros_address(site), plan.scale_bytes)
     scales.store_scales(steps, tiles.scales_address(site), plan.scale_bytes)

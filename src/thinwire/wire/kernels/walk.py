@@ -20,16 +20,18 @@ __all__ = ["decoder_of", "encoder_of"]
 def encoder_of(
     name: str,
     encode_tile: Callable[[Site, Any], None],
+    tile_elements: int = tiles.ENCODE_TILE_ELEMENTS,
 ) -> Callable[[int, int, Plan, Any, int, int], None]:
     """A compiled ``encode(x, payload, plan, levels, first, last)`` of blocks ``first`` to ``last``.
 
     Args:
         name: of the family, unlike all others.
         encode_tile: a `tile_loop` that encodes the tile at a site, given the family's ``levels``.
+        tile_elements: how many elements make a tile.
     """
 
     def encode(x: int, payload: int, plan: Plan, levels: Any, first: int, last: int) -> None:
-        tile_blocks = tiles.blocks_per_tile(plan, tiles.ENCODE_TILE_ELEMENTS)
+        tile_blocks = tiles.blocks_per_tile(plan, tile_elements)
         memory = tiles.scratch_memory(plan, tile_blocks)
         scratch = tiles.scratch_in(memory, plan, tile_blocks)
         block = first
