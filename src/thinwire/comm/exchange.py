@@ -8,8 +8,8 @@ before its link, and the receive is always posted when the send begins.
     0 -> 1 -> 2 -> 3    0 <-> 2          0 -> 3 -> 2 -> 1
     ^______________|    1 <-> 3          ^______________|
 
-Share of a 200 Mbit/s link that carried payload over gloo, 4 hosts, 1.6 MB to each peer: rounds
-0.95; the same sends in chunks, all posted at once, 0.83; gloo's own all-to-all 0.61
+Share of a 200 Mbit/s link that carried payload over gloo, 3 hosts, 1.6 MB to each peer: rounds
+0.96; the same sends in chunks, all posted at once, 0.87; gloo's own all-to-all 0.64
 (benchmarks/collectives).
 """
 
