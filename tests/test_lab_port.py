@@ -17,9 +17,9 @@ def test_rank_0_can_listen_on_it() -> None:
     with (
         held_port(Loopback(LAYOUT)) as port,
         socket.create_server(("", port)),  # sets SO_REUSEADDR, as TCPStore does
-        socket.create_connection(("127.0.0.1", port), 5),
+        socket.create_connection(("127.0.0.1", port), 5) as client,
     ):
-        pass
+        assert client.getpeername()[1] == port
 
 
 def test_two_launches_get_two_ports() -> None:
@@ -31,8 +31,8 @@ def test_two_launches_get_two_ports() -> None:
 def test_it_is_free_again_afterwards() -> None:
     with held_port(Loopback(LAYOUT)) as port:
         pass
-    with socket.create_server(("127.0.0.1", port)):
-        pass
+    with socket.create_server(("127.0.0.1", port)) as server:
+        assert server.getsockname()[1] == port
 
 
 class TestUnderPressure:

@@ -56,3 +56,4 @@ def test_no_file_of_a_folder_that_is_read_is_overwritten(tmp_path: Path) -> None
 def test_what_is_no_path_at_all_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("an older page")
     prepare_output(tmp_path / "page.html", inputs=[None, Path("zeropp," * 100), Path("gpt:1x1x1")])
+    assert (tmp_path / "page.html").read_text() == "an older page"

@@ -81,6 +81,7 @@ def test_sums_are_kept_in_float32_and_need_a_payload() -> None:
 
 
 def test_nothing_at_all_is_fine() -> None:
+    assert INT4.format.wire_bytes(0) == 0
     for dtype in DTYPES:
         empty = torch.zeros(0, dtype=dtype)
         INT4.encode_into(empty, _bytes(0))

@@ -24,6 +24,7 @@ from thinwire.wire.scales import SMALLEST_SCALE, ScaleRule
 __all__ = [
     "INFINITY",
     "NAN",
+    "NOTHING",
     "Rule",
     "clear_codes",
     "extremes",
@@ -41,7 +42,7 @@ __all__ = [
     "store_scales",
 ]
 
-_NOTHING = np.empty(0, np.uint8)  # to prefetch
+NOTHING = np.empty(0, np.uint8)  # to prefetch
 
 INFINITY = np.int32(0x7F800000)
 NAN = np.int32(0x7FC00000)
@@ -82,7 +83,7 @@ def magnitudes(values: Any, width: int, ahead: Any, out: Any) -> None:
         for start in range(block * width, end, STRIP):
             size = min(STRIP, end - start)
             prefetch(ahead, start * ahead_bytes, (start + size) * ahead_bytes)
-            magnitude = largest_magnitude(bits, start, size, _NOTHING, 0)
+            magnitude = largest_magnitude(bits, start, size, NOTHING, 0)
             largest = magnitude if magnitude > largest else largest
         out[block] = largest
 
@@ -118,9 +119,7 @@ def extremes(values: Any, width: int, lowest: Any, highest: Any) -> None:
     """`smallest_and_largest` of each block of ``width`` values."""
     bits = values.view(np.int32)
     for block in range(lowest.size):
-        lowest[block], highest[block] = smallest_and_largest(
-            bits, block * width, width, _NOTHING, 0
-        )
+        lowest[block], highest[block] = smallest_and_largest(bits, block * width, width, NOTHING, 0)
 
 
 class Rule(NamedTuple):

@@ -31,7 +31,6 @@ __all__ = ["SignKernel"]
 
 _SMALL_PART = np.float32(2.0**-24)
 _LANES = 16
-_NOTHING = np.empty(0, np.uint8)
 _ONE = np.int32(1)
 
 
@@ -82,7 +81,7 @@ def _finish(values: Any, width: int, sums: Any, means: Any, finite: Any) -> None
             some = values[block * width : (block + 1) * width]
             _sums(some, width, _SMALL_PART, sums, means[block : block + 1])
             means[block] = means[block] / size / _SMALL_PART
-            scales.magnitudes(some, width, _NOTHING, finite[block : block + 1])
+            scales.magnitudes(some, width, scales.NOTHING, finite[block : block + 1])
 
 
 @loop

@@ -130,7 +130,7 @@ def _clip(site: tiles.Site, values: Any, affine: bool) -> None:
         scales.extremes(values, tile.width, lowest, finite)
         clip_extremes(values, clipped // 2, scratch.spare, lowest, finite)
     else:
-        scales.magnitudes(values, tile.width, scratch.codes[:0], finite)
+        scales.magnitudes(values, tile.width, scales.NOTHING, finite)
         clip_magnitudes(values, clipped, scratch.spare, finite)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -35,11 +34,14 @@ class CastReference(Codec):
 
     def _decode_sum(self, payloads: Sequence[Tensor], out: Tensor) -> None:
         elements = [stretches(self._elements(payload, out.numel())) for payload in payloads]
-        widen = _Widening(stretches(out)[0].numel(), out.device)
+        # Widening a stretch first is many times faster than adding numbers of two types; into one
+        # place, for an allocator that gave each stretch another would hold several at once.
+        is_wide = self._wire_dtype == torch.float32
+        place = torch.empty_like(stretches(out)[0][: 0 if is_wide else None])
         for total, first, *others in zip(stretches(out), *elements, strict=True):
             total.copy_(first)
             for other in others:
-                total.add_(other if other.dtype == total.dtype else widen(other))
+                total.add_(other if is_wide else place[: other.numel()].copy_(other))
 
     @property
     def _wire_dtype(self) -> torch.dtype:
@@ -48,21 +50,3 @@ class CastReference(Codec):
     def _elements(self, payload: Tensor, numel: int) -> Tensor:
         """The payload's numbers as a view, without the zero bytes at its end."""
         return payload[: self.format.code_bytes(numel)].view(self._wire_dtype)
-
-
-class _Widening:
-    """Stretches as float32, each in the place of the one before.
-
-    Widening first is many times faster than adding numbers of two types. An allocator that gave
-    each stretch another place would hold several at once.
-    """
-
-    def __init__(self, numel: int, device: torch.device) -> None:
-        self._numel, self._device = numel, device
-
-    @cached_property
-    def _place(self) -> Tensor:
-        return torch.empty(self._numel, dtype=torch.float32, device=self._device)
-
-    def __call__(self, values: Tensor) -> Tensor:
-        return self._place[: values.numel()].copy_(values)
