@@ -65,7 +65,7 @@ def test_parts_of_a_format() -> None:
         ("int4/", "must be a number of elements, not ''"),
         ("int4/-8", "must be a number of elements, not '-8'"),
         ("int4/8/8", "must be a number of elements, not '8/8'"),
-        ("int4/" + "9" * 5000, "must be a number of elements"),
+        ("int4/" + "9" * 5000, "blocks have 8 to 1048576; the largest is 'int4/1048576'"),
         ("int4/٨", "must be a number of elements"),  # an Arabic eight is a digit to Python
         ("bf16/128", "bf16 is a plain cast and has no blocks: write 'bf16'"),
         ("bf16+asym", r"bf16 cannot have \+asym: it can have no options"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from thinwire.errors import FormatError
+from thinwire.quoting import quoted, shortened
 
 __all__ = [
     "DEFAULT_BLOCK",
@@ -24,6 +25,7 @@ __all__ = [
 DEFAULT_BLOCK = 128
 MIN_BLOCK = 8
 MAX_BLOCK = 2**20
+MOST_DIGITS = 12  # of a block that is read at all
 
 # Elements that `+hadamard` rotates together (SDP4Bit, arXiv 2410.15526, uses 32 as well).
 ROTATED_ELEMENTS = 32
@@ -92,16 +94,21 @@ def unknown_family(name: str) -> str:
             known.append(f"{family_name}{family.bits[0]}..{family_name}{family.bits[-1]}")
         else:
             known.append(f"{family_name}={family.setting}" if family.setting else family_name)
-    what = f"unknown format {name!r}" if name else "a format without a name"
+    what = f"unknown format {quoted(name)}" if name else "a format without a name"
     return f"{what}: use one of {', '.join(known)}, for example 'int4/128'"
 
 
 def parse_block(name: str, text: str) -> int:
     """The number of elements in a block, written after the slash."""
-    if re.fullmatch(r"[0-9]{1,12}", text) is None:
+    if re.fullmatch(r"[0-9]+", text) is None:
         raise FormatError(
-            f"the block of {name!r} must be a number of elements, not {text!r}: "
+            f"the block of {name!r} must be a number of elements, not {quoted(text)}: "
             f"write for example '{name}/{DEFAULT_BLOCK}'"
+        )
+    if len(text) > MOST_DIGITS:
+        raise FormatError(
+            f"a block of {shortened(text)} elements is not possible: blocks have {MIN_BLOCK} to "
+            f"{MAX_BLOCK}; the largest is '{name}/{MAX_BLOCK}'"
         )
     return int(text)
 
@@ -127,7 +134,7 @@ def check_options(name: str, options: frozenset[str], allowed: tuple[str, ...]) 
     for option in sorted(options):
         if option not in allowed:
             choice = ", ".join(f"+{a}" for a in allowed) if allowed else "no options"
-            raise FormatError(f"{name} cannot have +{option}: it can have {choice}")
+            raise FormatError(f"{name} cannot have +{shortened(option)}: it can have {choice}")
     for (first, second), reason in _CONFLICTS.items():
         if first in options and second in options:
             raise FormatError(f"{name} cannot have both +{first} and +{second}: {reason}")

@@ -30,6 +30,7 @@ from thinwire.families import (
 )
 from thinwire.format_fields import check_field_types, check_numel, check_shape, check_text
 from thinwire.layouts import Layout, LowRankLayout, SparseLayout, plane_widths
+from thinwire.quoting import quoted, shortened
 
 __all__ = ["Layout", "LowRankLayout", "SparseLayout", "WireFormat", "parse_format", "plane_widths"]
 
@@ -316,12 +317,12 @@ def _parse_options(text: str, option_texts: list[str]) -> dict[str, Any]:
     for option_text in option_texts:
         name, equals, number = option_text.partition("=")
         if name in names:
-            raise FormatError(f"{text!r} gives +{name} twice: write it once")
+            raise FormatError(f"{quoted(text)} gives +{shortened(name)} twice: write it once")
         names.add(name)
         if name == "clip" and equals:
             settings["percentile"] = _number(number, "+clip", "int4+clip=99")
         elif equals:
-            raise FormatError(f"+{name} takes no number: write '+{name}'")
+            raise FormatError(f"+{shortened(name)} takes no number: leave {quoted(number)} out")
     return settings | {"options": frozenset(names)}
 
 
@@ -331,18 +332,21 @@ def _parse_setting(name: str, shape_text: str | None) -> dict[str, Any]:
     bits = FAMILIES[family_name].bits[0]
     if family_name == "topk":
         if shape_text is not None:
-            raise FormatError(f"topk has no blocks: write {name!r}")
+            raise FormatError(f"topk has no blocks: write {quoted(name)}")
         share = _number(number, "topk", "topk=0.01")
         return {"family": family_name, "bits": bits, "share": share}
     if re.fullmatch(r"[0-9]{1,6}", number) is None:
-        raise FormatError(f"lowrank needs a rank, not {number!r}: write for example 'lowrank=4'")
+        raise FormatError(
+            f"lowrank needs a whole rank of at most 6 digits, not {quoted(number)}: write for "
+            "example 'lowrank=4'"
+        )
     shape = None
     if shape_text is not None:
         match = re.fullmatch(r"([0-9]{1,12})x([0-9]{1,12})", shape_text)
         if match is None:
             raise FormatError(
-                f"{name} is followed by rows and columns, not {shape_text!r}: "
-                f"write for example '{name}/1024x768'"
+                f"{name} is followed by rows and columns of at most 12 digits, not "
+                f"{quoted(shape_text)}: write for example '{name}/1024x768'"
             )
         shape = (int(match[1]), int(match[2]))
     return {"family": family_name, "bits": bits, "rank": int(number), "shape": shape}
@@ -357,9 +361,13 @@ def _number(text: str, owner: str, example: str) -> Decimal:
     if re.fullmatch(r"[0-9.]{1,12}", text) is None or not number.is_finite():
         if number.is_finite() and 0 < number < 1000 and len(f"{number:f}") <= 12:
             raise FormatError(
-                f"{owner} is written without an exponent or a sign: write {number:f}, not {text!r}"
+                f"{owner} is written without an exponent or a sign: write {number:f}, not "
+                f"{quoted(text)}"
             )
-        raise FormatError(f"{owner} needs a number, not {text!r}: write for example {example!r}")
+        raise FormatError(
+            f"{owner} needs a number of at most 12 characters, not {quoted(text)}: write for "
+            f"example {example!r}"
+        )
     return number.normalize()
 
 

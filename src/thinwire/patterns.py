@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
 from thinwire.errors import ConfigError, FormatError
+from thinwire.quoting import quoted, shortened
 from thinwire.recipe import Recipe
 from thinwire.rules import matches
 from thinwire.validity import RULE_FIELDS
@@ -18,6 +19,7 @@ from thinwire.validity import RULE_FIELDS
 __all__ = ["check_patterns", "check_shapes"]
 
 _NAMES_SHOWN = 3
+LONGEST_NAME = 120
 
 
 def check_patterns(recipe: Recipe, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -36,7 +38,7 @@ def check_patterns(recipe: Recipe, shapes: Mapping[str, Sequence[int]]) -> None:
     for field in RULE_FIELDS:
         patterns = [pattern for pattern, _ in getattr(recipe, field)]
         for pattern, reason in _idle(recipe, patterns, shapes):
-            message = f"recipe {recipe.name}: pattern {pattern!r} of {field} {reason}"
+            message = f"{_label(recipe)}: pattern {quoted(pattern)} of {field} {reason}"
             if recipe.strict:
                 raise ConfigError(message + ", or accept it with strict=false")
             warnings.warn(message, stacklevel=4)
@@ -59,7 +61,7 @@ def check_shapes(recipe: Recipe, shapes: Mapping[str, Sequence[int]]) -> None:
         try:
             rule.format_of(name).factors_of(shape)
         except FormatError as error:
-            raise FormatError(f"recipe {recipe.name}: parameter {name}: {error}") from error
+            raise FormatError(f"{_label(recipe)}: parameter {name}: {error}") from error
 
 
 def _idle(
@@ -90,6 +92,11 @@ def _idle(
                 f"decides nothing, for exact and min_numel={recipe.min_numel} let all that it "
                 f"matches travel uncompressed ({_some(left)}): change these, or leave it out",
             )
+
+
+def _label(recipe: Recipe) -> str:
+    """What a message calls a recipe, whose name may hold all of its fields."""
+    return f"recipe {shortened(recipe.name, LONGEST_NAME)}"
 
 
 def _some(names: Mapping[str, object] | Sequence[str]) -> str:

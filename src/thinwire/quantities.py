@@ -22,6 +22,7 @@ from decimal import Decimal
 from typing import NoReturn
 
 from thinwire.errors import ConfigError
+from thinwire.quoting import quoted
 
 __all__ = [
     "format_bit_rate",
@@ -38,9 +39,10 @@ __all__ = [
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,3})? ?([A-Za-zµ/]*)", re.I)
 
 # Nothing that is measured here is larger, and a longer integer would only cost time to print.
-_LARGEST = Decimal("1e24")
+_LARGEST_TEXT, _SMALLEST_TEXT = "1e24", "1e-24"
+_LARGEST = Decimal(_LARGEST_TEXT)
 # Below this a quantity is a slip of the hand; it also keeps every result far from a denormal float.
-_SMALLEST = Decimal("1e-24")
+_SMALLEST = Decimal(_SMALLEST_TEXT)
 
 _SI = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -63,6 +65,12 @@ _BIT_RATE_FORMS = "bits per second such as 200mbit or 100gbit, bytes per second 
 _DURATION_FORMS = "a duration such as 20us, 10ms or 1.5s"
 _BYTES_FORMS = "bytes such as 40GB (powers of 1000) or 16GiB (powers of 1024)"
 _COUNT_FORMS = "a whole number such as 1000000, 1e6, 125M or 1.3B"
+_BASE_UNITS = {
+    _BIT_RATE_FORMS: " bit/s",
+    _DURATION_FORMS: " s",
+    _BYTES_FORMS: " B",
+    _COUNT_FORMS: "",
+}
 
 
 def parse_bit_rate(text: str) -> float:
@@ -103,13 +111,17 @@ def parse_bytes(text: str) -> int:
     return _whole(_parse(text, "size", _BYTES, _BYTES_FORMS), text, "size", _BYTES_FORMS)
 
 
-def parse_count(text: str) -> int:
+def parse_count(text: str, *, noun: str = "count") -> int:
     """Read a count, alone or with `k M B T` (thousand, million, billion, 1e12).
+
+    Args:
+        text: as a user wrote it.
+        noun: what it is a count of, for messages.
 
     Raises:
         ConfigError: no number, an unknown unit, not above zero, or not whole.
     """
-    return _whole(_parse(text, "count", _COUNTS, _COUNT_FORMS), text, "count", _COUNT_FORMS)
+    return _whole(_parse(text, noun, _COUNTS, _COUNT_FORMS), text, noun, _COUNT_FORMS)
 
 
 def format_bytes(size_bytes: float) -> str:
@@ -153,7 +165,8 @@ def _in_range(value: Decimal, text: str, noun: str, forms: str) -> Decimal:
     if value == 0:
         _refuse(text, noun, "it must be more than zero", forms)
     if not _SMALLEST <= value <= _LARGEST:
-        _refuse(text, noun, "no such amount exists", forms)
+        bound = f"at most {_LARGEST_TEXT}" if value > _LARGEST else f"at least {_SMALLEST_TEXT}"
+        _refuse(text, noun, f"it must be {bound}{_BASE_UNITS[forms]}", forms)
     return value
 
 
@@ -164,12 +177,11 @@ def _whole(value: Decimal, text: str, noun: str, forms: str) -> int:
 
 
 def _unit_fault(unit: str) -> str:
-    return f"the unit {unit!r} is not known here" if unit else "the unit is missing"
+    return f"the unit {quoted(unit)} is not known here" if unit else "the unit is missing"
 
 
 def _refuse(text: str, noun: str, fault: str, forms: str) -> NoReturn:
-    shown = text if len(text) <= 40 else text[:40] + "..."
-    raise ConfigError(f"{noun} {shown!r}: {fault}; write {forms}")
+    raise ConfigError(f"{noun} {quoted(text)}: {fault}; write {forms}")
 
 
 def _format(value: float, units: Mapping[str, float], space: str) -> str:

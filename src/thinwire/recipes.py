@@ -9,7 +9,6 @@ my-recipe.toml                        a TOML file of fields, with an optional ``
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -17,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from thinwire.errors import ConfigError
-from thinwire.file_kind import read_file_text
+from thinwire.quoting import quoted, shortened
 from thinwire.recipe import Recipe
+from thinwire.table_file import errors_in, file_label, read_toml
 from thinwire.validity import RULE_FIELDS
 
 __all__ = [
@@ -162,6 +162,8 @@ NAMED: Mapping[str, Callable[..., Recipe]] = types.MappingProxyType(
     }
 )
 
+_KNOWN = ", ".join(NAMED)
+
 
 def names() -> tuple[str, ...]:
     """The names of all named recipes."""
@@ -197,17 +199,21 @@ def parse_recipe(text: str) -> Recipe:
     name, *assignments = text.split(":")
     if name not in NAMED:
         raise ConfigError(
-            f"unknown recipe {name!r}: use one of {', '.join(NAMED)}, "
+            f"unknown recipe {quoted(name)}: use one of {_KNOWN}, "
             "or the path of a file that ends in .toml"
         )
     overrides: dict[str, Any] = {}
     for assignment in assignments:
         field, equals, value = assignment.partition("=")
         if not equals:
-            raise ConfigError(f"recipe {text!r}: {assignment!r} is not of the form field=value")
+            raise ConfigError(
+                f"recipe {quoted(text)}: {quoted(assignment)} is not of the form field=value"
+            )
         field = field.strip()
         if field in overrides:
-            raise ConfigError(f"recipe {text!r} gives {field} twice: write it once")
+            raise ConfigError(
+                f"recipe {quoted(text)} gives {shortened(field)} twice: write it once"
+            )
         overrides[field] = _parse_value(field, value.strip())
     return NAMED[name](**{"name": text, **overrides})
 
@@ -220,12 +226,12 @@ def parse_recipes(text: str) -> tuple[Recipe, ...]:
     """
     items = [item.strip() for item in text.split(",")] if text.strip() else []
     if not items:
-        raise ConfigError(f"no recipe given: name one or more of {', '.join(NAMED)}")
+        raise ConfigError(f"no recipe given: name one or more of {_KNOWN}")
     if "" in items:
-        raise ConfigError(f"recipes {text!r}: nothing between two commas; leave one out")
+        raise ConfigError(f"recipes {quoted(text)}: nothing between two commas; leave one out")
     twice = sorted({item for item in items if items.count(item) > 1})
     if twice:
-        raise ConfigError(f"recipe {twice[0]!r} is listed twice: name each recipe once")
+        raise ConfigError(f"recipe {quoted(twice[0])} is listed twice: name each recipe once")
     return tuple(parse_recipe(item) for item in items)
 
 
@@ -241,16 +247,11 @@ def read_recipe(path: Path) -> Recipe:
     Raises:
         ConfigError: the file cannot be read, is no TOML, says nothing, or has an unknown field.
     """
-    try:
-        table = tomllib.loads(read_file_text(path))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(f"recipe file {path}: cannot be read ({reason})") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"recipe file {path}: not a TOML file ({error})") from error
+    label = file_label("recipe file", path)
+    table = read_toml(path, "recipe file", f"give fields of a recipe in TOML, or one of {_KNOWN}")
     if not table:
         raise ConfigError(
-            f"recipe file {path}: says nothing; give fields of a recipe, or a base to start from"
+            f"{label}: says nothing; give fields of a recipe, or a base to start from"
         )
     base = table.pop("base", None)
     if "exact" in table and isinstance(table["exact"], list):
@@ -259,14 +260,12 @@ def read_recipe(path: Path) -> Recipe:
         if isinstance(table.get(field), dict):
             table[field] = tuple(table[field].items())
     table.setdefault("name", path.stem)
-    try:
+    with errors_in(label):
         if base is None:
             return _named(path.stem, {}, table)
         if not isinstance(base, str) or base not in NAMED:
-            raise ConfigError(f"unknown base {base!r}: use one of {', '.join(NAMED)}")
+            raise ConfigError(f"unknown base {quoted(base)}: use one of {_KNOWN}")
         return NAMED[base](**table)
-    except ConfigError as error:
-        raise ConfigError(f"recipe file {path}: {error}") from error
 
 
 def format_recipe(recipe: Recipe) -> str:
@@ -306,7 +305,7 @@ def _field_types() -> dict[str, Any]:
 
 
 def _unknown_fields(unknown: list[str]) -> str:
-    return f"unknown recipe field {unknown[0]!r}: use one of {', '.join(_field_types())}"
+    return f"unknown recipe field {quoted(unknown[0])}: use one of {', '.join(_field_types())}"
 
 
 def _parse_value(field: str, text: str) -> Any:
@@ -332,14 +331,14 @@ def _parse_value(field: str, text: str) -> Any:
         return number(text)
     except ValueError:
         article = "a whole number" if number is int else "a number"
-        raise ConfigError(f"recipe field {field}: {text!r} is not {article}") from None
+        raise ConfigError(f"recipe field {field}: {quoted(text)} is not {article}") from None
 
 
 def _parse_pair(field: str, text: str) -> tuple[str, str]:
     pattern, arrow, fmt = text.rpartition(">")
     if not arrow:
         raise ConfigError(
-            f"recipe field {field}: {text!r} is not of the form pattern>format; "
+            f"recipe field {field}: {quoted(text)} is not of the form pattern>format; "
             "for example *embed*>int8/128"
         )
     return pattern.strip(), fmt.strip()
@@ -347,5 +346,5 @@ def _parse_pair(field: str, text: str) -> tuple[str, str]:
 
 def _parse_bool(field: str, text: str) -> bool:
     if text not in ("true", "false"):
-        raise ConfigError(f"recipe field {field}: {text!r} is not one of true, false")
+        raise ConfigError(f"recipe field {field}: {quoted(text)} is not one of true, false")
     return text == "true"

@@ -18,6 +18,7 @@ from typing import Protocol
 from thinwire.errors import ConfigError, FormatError
 from thinwire.families import FAMILIES
 from thinwire.formats import WireFormat, parse_format
+from thinwire.quoting import quoted
 
 __all__ = [
     "ChosenFormats",
@@ -108,11 +109,13 @@ def parse_exceptions(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, Wir
     for pattern, text in pairs:
         if pattern in parsed:
             raise ConfigError(
-                f"pattern {pattern!r} is given twice, and only the first would count: leave one out"
+                f"pattern {quoted(pattern)} is given twice, and only the first would count: leave "
+                "one out"
             )
         if pattern in ("", "1d"):
             raise ConfigError(
-                f"{pattern!r} is no pattern of a parameter's name: write for example '*embed*'"
+                f"{quoted(pattern)} is no pattern of a parameter's name: write for example "
+                "'*embed*'"
             )
         parsed[pattern] = parse_format(text)
     return tuple(parsed.items())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from thinwire.errors import ConfigError
 from thinwire.formats import parse_format
+from thinwire.quoting import quoted
 from thinwire.rules import parse_exceptions, with_other_bits
 
 if TYPE_CHECKING:
@@ -107,14 +108,14 @@ def _check_types(recipe: Recipe) -> None:
         # bool is an int to Python, but `stage=True` is a mistake
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             wanted = " or ".join(TYPE_WORDS[kind] for kind in types)
-            raise ConfigError(f"recipe field {field}: {value!r} is not {wanted}")
+            raise ConfigError(f"recipe field {field}: {quoted(value)} is not {wanted}")
     if not all(isinstance(pattern, str) for pattern in recipe.exact):
-        raise ConfigError(f"recipe field exact: {recipe.exact!r} must hold patterns as text")
+        raise ConfigError(f"recipe field exact: {quoted(recipe.exact)} must hold patterns as text")
     for field in RULE_FIELDS:
         if not all(_is_text_pair(pair) for pair in getattr(recipe, field)):
             raise ConfigError(
-                f"recipe field {field}: {getattr(recipe, field)!r} must hold pairs of a pattern "
-                "and a format, for example (('*embed*', 'int8/128'),)"
+                f"recipe field {field}: {quoted(getattr(recipe, field))} must hold pairs of a "
+                "pattern and a format, for example (('*embed*', 'int8/128'),)"
             )
 
 
@@ -159,7 +160,7 @@ def _check_ranges(recipe: Recipe) -> None:
         value = getattr(recipe, field)
         if value not in choices:
             words = ", ".join("none" if word is None else word for word in choices)
-            raise ConfigError(f"recipe field {field}: {value!r} is not one of {words}")
+            raise ConfigError(f"recipe field {field}: {quoted(value)} is not one of {words}")
 
 
 def _check_replica(recipe: Recipe) -> None:
@@ -169,8 +170,8 @@ def _check_replica(recipe: Recipe) -> None:
     place, slash, fmt = recipe.replica.partition("/")
     if place not in ("host", "rank") or (place == "rank" and not slash):
         raise ConfigError(
-            f"recipe field replica: {recipe.replica!r} is not one of none, host, host/FORMAT, "
-            "rank/FORMAT; for example rank/bf16"
+            f"recipe field replica: {quoted(recipe.replica)} is not one of none, host, "
+            "host/FORMAT, rank/FORMAT; for example rank/bf16"
         )
     if slash:
         try:
@@ -202,8 +203,8 @@ def _check_dependent(recipe: Recipe) -> None:
         )
     if not parse_format(recipe.residual).keeps_residuals:
         raise ConfigError(
-            f"recipe field residual: {recipe.residual!r} is not one of fp32, bf16, int8/BLOCK; "
-            "for example int8/128"
+            f"recipe field residual: {quoted(recipe.residual)} is not one of fp32, bf16, "
+            "int8/BLOCK; for example int8/128"
         )
     _check_adaptive(recipe)
 
