@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clear_sentence import check_clear
 from thinwire.errors import ConfigError
 from thinwire.planner.curve import Curve
 from thinwire.planner.hardware_file import (
@@ -139,9 +140,9 @@ def test_a_loss_means_the_same_in_a_file_and_as_an_option(device: str, tmp_path:
         ("[device]\nkernel_s = -1\n", "kernel_s is -1"),
         ("[device]\nmatmul_efficiency = [[1, 2]]\n", "a share of 2"),
         ("[device]\nmatmul_efficiency = [[5, 0.1], [1, 0.2]]\n", "must rise"),
-        ("[device]\npreset = 'abacus'\n", "device 'abacus': not known"),
-        ("[backend]\npreset = 'mpi'\n", "backend 'mpi': not known"),
-        ("[link]\nprotocol = 'pigeon'\n", "protocol 'pigeon': not known"),
+        ("[device]\npreset = 'abacus'\n", "device: preset 'abacus': not known; use one of"),
+        ("[backend]\npreset = 'mpi'\n", "backend: preset 'mpi': not known; use one of"),
+        ("[link]\nprotocol = 'pigeon'\n", "link: protocol 'pigeon': not known; use one of"),
         ("[cluster]\nhosts = 'two'\n", "hosts = 'two' is not of the right form"),
         ("[cluster]\nhosts = 2.5\n", "hosts = 2.5 is not a whole number"),
         ("[cluster]\nhost = 4\n", "'host' is not one of hosts, ranks_per_host, shaped"),
@@ -154,13 +155,64 @@ def test_a_loss_means_the_same_in_a_file_and_as_an_option(device: str, tmp_path:
         ("[cluster]\nhosts = " + "1" * 5000 + "\n", "not a TOML file"),
         ("[cluster]\nhosts = " + "[" * 100_000 + "\n", "not a TOML file"),
         ("not toml", "not a TOML file"),
+        ("", "says nothing; give a hardware file"),
+        ("# a comment\n", "says nothing; give a hardware file"),
+        ("\ufeff[cluster]\n", "save it as UTF-8 without"),
+        ("[cluster]\n[cluster]\n", "Cannot declare 'cluster' twice"),
+        (
+            "[[cluster]]\nhosts = 2\n",
+            r"cluster = \[{hosts = 2}\] must be one table: write \[cluster\]",
+        ),
+        ("cluster = 5\n", r"cluster = 5 must be one table: write \[cluster\] once"),
+        ("[cluster]\nhosts = -4\n", "cluster: hosts = -4 is not a whole number above zero"),
+        (
+            "[cluster]\nhosts = 10000000000\n",
+            "hosts = 10000000000 is too large: give 1,000,000,000",
+        ),
+        ("[device]\nkernel_s = 2020-01-01\n", "kernel_s = 2020-01-01 is not of the right form"),
+        ("[device]\nkernel_s = 1e300\n", r"kernel_s = 1e\+300 is beyond any machine: give"),
+        ("[device]\nflop_per_s = { fp32 = -1 }\n", "fp32 is -1, but must be above 0"),
+        ("[device]\nflop_per_s = {}\n", "device cpu: flop_per_s is empty; give a rate"),
+        (
+            "[device]\nmatmul_efficiency = [[1, 0.5, 3]]\n",
+            r"entry 1 is \[1, 0.5, 3\], but must be a pair",
+        ),
+        ("[device]\nmatmul_efficiency = [[1, 'a']]\n", "matmul_efficiency: entry 1.2 = 'a' is not"),
+        ("[device]\nsource = 'hearsay'\n", "device: source = 'hearsay' must begin with one of"),
+        (
+            "[device]\ncodec = { encode_copies = { int = 0 } }\n",
+            "codec: encode_copies: int is 0, but",
+        ),
+        ("[device]\nlow_rank = { pair_s = 0.1 }\n", "low_rank: matrix_s is missing; give a number"),
+        ("[link]\nbit_per_s = 'fast'\n", "link: bit_per_s = 'fast' is not of the right form"),
+        ("[link]\nloss = 2\n", "link: a loss of 2 lets nothing through"),
+        ("[backend]\ncalls_s = { rounds = -1 }\n", "calls_s: rounds is -1, but must be at least 0"),
+        ("[backend]\nring_share = 2\n", "backend gloo: ring_share is 2, but must be at most 1"),
     ],
 )
 def test_a_wrong_file_says_what_is_wrong(text: str, told: str, tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
-    file.write_text(text)
-    with pytest.raises(ConfigError, match=told):
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=told) as raised:
         ClusterRequest(file=file).cluster()
+    check_clear(raised.value, f"cluster file {file}: ")
+
+
+def test_the_fault_of_an_option_is_not_laid_on_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(CLUSTER_FILE)
+    for request in (
+        ClusterRequest(file=file, hosts=0),
+        ClusterRequest(file=file, loss=2.0),
+        ClusterRequest(file=file, link="fast"),
+    ):
+        with pytest.raises(ConfigError) as raised:
+            request.cluster()
+        assert str(file) not in str(raised.value)
+    # what the options replace is looked at all the same
+    file.write_text(CLUSTER_FILE.replace("bit_per_s = 2e8", "bit_per_s = -1"))
+    with pytest.raises(ConfigError, match="link: bit_per_s is -1"):
+        ClusterRequest(file=file, link="1gbit").cluster()
 
 
 @pytest.mark.parametrize(

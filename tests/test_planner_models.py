@@ -205,6 +205,14 @@ def test_a_folder_and_a_file_are_read(tmp_path: Path) -> None:
         ({"model_type": "mamba"}, "model_type 'mamba' is not known; known are llama"),
         ({"model_type": None}, "names no model_type"),
         ({"attention_bias": 3}, "attention_bias = 3 is neither true nor false"),
+        ({"model_type": ["llama"]}, r"model_type = \['llama'\] is not a text, such as 'llama'"),
+        ({"num_hidden_layers": 2001}, "num_hidden_layers = 2001 is too large: give 2,000 or less"),
+        ({"torch_dtype": ["float32"]}, r"torch_dtype \['float32'\] is not one of float32"),
+        (
+            {"num_attention_heads": 3, "num_key_value_heads": 8},
+            "num_key_value_heads = 8 does not divide num_attention_heads = 3, and "
+            "num_attention_heads = 3 does not divide hidden_size = 64; correct",
+        ),
     ],
 )
 def test_a_wrong_config_says_what_is_wrong(change: dict[str, Any], told: str) -> None:
@@ -212,11 +220,27 @@ def test_a_wrong_config_says_what_is_wrong(change: dict[str, Any], told: str) ->
         config_workload(ModelConfig("m", {"model_type": "llama", **TINY, **change}), tokens=8)
 
 
+@pytest.mark.parametrize(("image", "patch", "patches"), [(32, 8, 16), (35, 8, 16), (8, 8, 1)])
+def test_the_edges_of_an_image_that_fill_no_patch_are_left_out(
+    image: int, patch: int, patches: int
+) -> None:
+    config = {"model_type": "vit", **ENCODER, "image_size": image, "patch_size": patch}
+    assert config_workload(ModelConfig("m", config), tokens=8).tokens == patches + 1
+
+
+def test_a_patch_larger_than_the_image_is_refused() -> None:
+    config = {"model_type": "vit", **ENCODER, "image_size": 8, "patch_size": 9}
+    with pytest.raises(ConfigError, match="patch_size = 9 is larger than image_size = 8"):
+        config_workload(ModelConfig("m", config), tokens=8)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("gpt:2x64", "write gpt:LAYERSxHIDDENxHEADS"),
-        ("gpt:2x65x4", "4 heads do not divide a hidden size of 65"),
+        ("gpt:2x65x4", "4 heads do not divide a hidden size of 65; take another, such as 64"),
+        ("gpt:2.5x64x4", "write gpt:LAYERSxHIDDENxHEADS in whole numbers"),
+        ("gpt:2001x64x4", "layers = 2001 is too large: give 2,000 or less"),
         ("gpt:0x64x4", "layers must be at least 1"),
         ("no-such-model", "not known; use gpt:LAYERSxHIDDENxHEADS, a preset"),
         ("no/such/config.json", "cannot be read"),

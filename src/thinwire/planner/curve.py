@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass
 
 from thinwire.errors import ConfigError
+from thinwire.planner.number_range import check_number
+from thinwire.quoting import quoted
 
 __all__ = ["Curve"]
 
@@ -27,14 +29,15 @@ class Curve:
 
     def __post_init__(self) -> None:
         if not self.points:
-            raise ConfigError("an efficiency curve needs at least one [size, share] pair")
+            raise ConfigError("it needs at least one [size, share] pair")
         sizes = [size for size, _ in self.points]
         is_rising = all(a < b for a, b in itertools.pairwise((0.0, *sizes, math.inf)))
         if not is_rising:
-            raise ConfigError(f"the sizes of an efficiency curve must rise from above 0: {sizes}")
+            raise ConfigError(f"its sizes must rise from above 0, not {quoted(sizes)}")
         for _, share in self.points:
-            if not 0 < share <= 1:
-                raise ConfigError(f"a share of {share} is not above 0 and at most 1")
+            check_number("a share in it", share)
+            if share > 1:
+                raise ConfigError(f"a share of {share} in it is above 1, which is all of it")
 
     @classmethod
     def flat(cls, share: float) -> Curve:

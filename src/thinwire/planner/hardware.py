@@ -8,16 +8,17 @@ assumed. Nothing here is measured; the presets beside this file hold the numbers
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from thinwire.errors import ConfigError
 from thinwire.planner.curve import Curve
+from thinwire.planner.number_range import check_costs, check_fields, check_number
 from thinwire.planner.scope import Scope
 from thinwire.planner.source import check_sources
-from thinwire.planner.value_form import check_below_limit
+from thinwire.planner.value_form import check_at_most
 from thinwire.planner.workload import DTYPE_BYTES
+from thinwire.quoting import quoted
 
 __all__ = [
     "LOW_RANK",
@@ -69,11 +70,7 @@ class CodecRates:
     def __post_init__(self) -> None:
         for name in ("encode_copies", "decode_copies", "sum_copies"):
             kinds = ENCODED_KINDS if name == "encode_copies" else DECODED_KINDS
-            copies = getattr(self, name)
-            if set(copies) != set(kinds) or not all(0 < n < math.inf for n in copies.values()):
-                raise ConfigError(
-                    f"codec: {name} must have copies, above 0, for each of {', '.join(kinds)}"
-                )
+            check_costs(f"codec: {name}", getattr(self, name), kinds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,28 +129,26 @@ class Device:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ConfigError(f"device {self.name}: kind {self.kind!r} is not one of {KINDS}")
-        _check_numbers(self, zero=("context_bytes", "slack", "kernel_s"))
+            known = ", ".join(KINDS)
+            raise ConfigError(f"device {self.name}: kind {quoted(self.kind)} is not one of {known}")
+        owner = f"device {self.name}"
+        check_fields(owner, self, zero=("context_bytes", "slack", "kernel_s"))
+        if not self.flop_per_s:
+            raise ConfigError(
+                f"{owner}: flop_per_s is empty; give a rate, such as {{ fp32 = 1e11 }}"
+            )
         for dtype, rate in self.flop_per_s.items():
             if dtype not in DTYPE_BYTES:
-                raise ConfigError(
-                    f"device {self.name}: flop_per_s: {dtype!r} is not one of "
-                    f"{', '.join(DTYPE_BYTES)}"
-                )
-            if not 0 < rate < math.inf:
-                raise ConfigError(f"device {self.name}: flop_per_s of {dtype} is {rate}")
+                known = ", ".join(DTYPE_BYTES)
+                raise ConfigError(f"{owner}: flop_per_s: {quoted(dtype)} is not one of {known}")
+            check_number(f"{owner}: flop_per_s: {dtype}", rate)
         for name in ("unit_s", "parameter_s", "step_s", "low_rank"):
             keys = LOW_RANK if name == "low_rank" else OVERHEADS
-            costs = getattr(self, name)
-            if set(costs) != set(keys) or not all(0 <= cost < math.inf for cost in costs.values()):
-                raise ConfigError(
-                    f"device {self.name}: {name} must have numbers, 0 or more, for each of "
-                    f"{', '.join(keys)}"
-                )
+            check_costs(f"{owner}: {name}", getattr(self, name), keys, may_be_zero=True)
         numbers = [item.name for item in dataclasses.fields(self)]
         for other in ("name", "kind", "sources"):
             numbers.remove(other)
-        check_sources(f"device {self.name}", numbers, self.sources)
+        check_sources(owner, numbers, self.sources)
 
     @property
     def overlaps(self) -> bool:
@@ -199,7 +194,7 @@ class Host:
     sources: Mapping[str, str] = field(repr=False)
 
     def __post_init__(self) -> None:
-        _check_numbers(self)
+        check_fields("host", self)
         check_sources(
             "host", ("memory_bytes", "adam_parameters_per_s", "disk_bytes_per_s"), self.sources
         )
@@ -230,14 +225,17 @@ class Link:
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
-            raise ConfigError(f"protocol {self.protocol!r} is not one of {', '.join(PROTOCOLS)}")
-        _check_numbers(self, zero=("latency_s", "loss"))
+            known = ", ".join(PROTOCOLS)
+            raise ConfigError(f"link: protocol {quoted(self.protocol)} is not one of {known}")
+        check_fields("link", self, zero=("latency_s", "loss"))
         if self.loss >= 1:
-            raise ConfigError(f"a loss of {self.loss} lets nothing through: give a share below 1")
+            raise ConfigError(
+                f"link: a loss of {self.loss} lets nothing through: give a share below 1"
+            )
         if self.loss and self.protocol == "ideal":
             raise ConfigError(
-                f"an ideal link loses nothing, but the loss is {self.loss}: give another protocol, "
-                "such as tcp"
+                f"link: an ideal link loses nothing, but the loss is {self.loss}: give another "
+                "protocol, such as tcp"
             )
         check_sources("link", ("bit_per_s", "latency_s", "loss", "efficiency"), self.sources)
 
@@ -281,25 +279,27 @@ class Backend:
     sources: Mapping[str, str] = field(repr=False)
 
     def __post_init__(self) -> None:
-        _check_numbers(self, zero=("message_s", "call_s"))
+        owner = f"backend {self.name}"
+        check_fields(owner, self, zero=("message_s", "call_s"))
         for name in ("ring_share", "rounds_share"):
             if getattr(self, name) > 1:
-                raise ConfigError(f"backend {self.name}: {name} is above 1")
+                raise ConfigError(
+                    f"{owner}: {name} is {getattr(self, name)}, but must be at most 1"
+                )
         if self.reduce_scatter_passes != int(self.reduce_scatter_passes):
             raise ConfigError(
-                f"backend {self.name}: reduce_scatter_passes is {self.reduce_scatter_passes}, but "
-                "must be a whole number"
+                f"{owner}: reduce_scatter_passes is {self.reduce_scatter_passes}, but must be a "
+                "whole number"
             )
         for name in ("shares", "calls_s"):
             for way in getattr(self, name):
                 if way not in WAYS:
-                    raise ConfigError(
-                        f"backend {self.name}: {name}: {way!r} is not one of {', '.join(WAYS)}"
-                    )
-        if not all(0 <= seconds < math.inf for seconds in self.calls_s.values()):
-            raise ConfigError(f"backend {self.name}: calls_s must be seconds, 0 or more")
+                    known = ", ".join(WAYS)
+                    raise ConfigError(f"{owner}: {name}: {quoted(way)} is not one of {known}")
+        for way, seconds in self.calls_s.items():
+            check_number(f"{owner}: calls_s: {way}", seconds, may_be_zero=True)
         check_sources(
-            f"backend {self.name}",
+            owner,
             ("ring_share", "rounds_share", "message_s", "call_s"),
             self.sources,
         )
@@ -353,7 +353,7 @@ class Cluster:
             raise ConfigError(f"{self.hosts} hosts: at least 1 is needed")
         if self.ranks_per_host < 1:
             raise ConfigError(f"{self.ranks_per_host} ranks per host: at least 1 is needed")
-        check_below_limit("hosts times ranks per host", self.world)
+        check_at_most("hosts times ranks per host", self.world)
 
     @property
     def world(self) -> int:
@@ -373,17 +373,3 @@ class Cluster:
             kernel_s=self.device.kernel_s / factor,
         )
         return dataclasses.replace(self, device=device)
-
-
-def _check_numbers(owner: Device | Host | Link | Backend, *, zero: tuple[str, ...] = ()) -> None:
-    """Raise if a number is not finite and above zero, or at least zero where that may be."""
-    for item in dataclasses.fields(owner):
-        value = getattr(owner, item.name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            continue
-        if not (0 < value < math.inf or (value == 0 and item.name in zero)):
-            bound = "at least 0" if item.name in zero else "above 0"
-            name = "" if isinstance(owner, (Host, Link)) else f" {owner.name}"
-            raise ConfigError(
-                f"{type(owner).__name__.lower()}{name}: {item.name} is {value}, but must be {bound}"
-            )

@@ -8,20 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from thinwire.errors import ConfigError
+from thinwire.planner.cluster_file import KIND, read_cluster_file
 from thinwire.planner.group import Parallelism
 from thinwire.planner.hardware import Cluster, Device
-from thinwire.planner.hardware_file import (
-    load_backend,
-    load_device,
-    load_host,
-    load_link,
-    read_cluster_file,
-)
+from thinwire.planner.hardware_file import load_backend, load_device, load_host, load_link
 from thinwire.planner.models import parse_model
 from thinwire.planner.scope import Scope
 from thinwire.planner.setting import Setting
 from thinwire.planner.source import kind_of
 from thinwire.quantities import parse_bit_rate, parse_byte_rate, parse_bytes, parse_duration
+from thinwire.quoting import quoted
+from thinwire.table_file import errors_in, file_label
 
 __all__ = ["ClusterRequest", "PlanRequest"]
 
@@ -66,7 +63,17 @@ class ClusterRequest:
         Raises:
             ConfigError: something is missing, not known or out of range.
         """
-        tables = {} if self.file is None else read_cluster_file(self.file)
+        if self.file is None:
+            return self._made({})
+        tables = read_cluster_file(self.file)
+        # the file alone first, so that its own faults are told from those of the options
+        ungiven = None if "bit_per_s" in tables.get("link", {}) else "1gbit"
+        with errors_in(file_label(KIND, self.file)):
+            ClusterRequest(link=ungiven)._made(tables)
+        return self._made(tables)
+
+    def _made(self, tables: Mapping[str, Mapping[str, Any]]) -> Cluster:
+        """The cluster, with these tables of a file."""
         counts = tables.get("cluster", {})
         hosts = _count("hosts", self.hosts, counts)
         ranks = _count("ranks_per_host", self.ranks, counts)
@@ -173,5 +180,5 @@ def _is_calibrated(table: Mapping[str, Any]) -> bool:
 def _count(key: str, given: int | None, table: Mapping[str, Any]) -> int:
     value = given if given is not None else table.get(key, 1)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(f"cluster: {key} = {value!r} is not a whole number")
+        raise ConfigError(f"{key} = {quoted(value)} is not a whole number")
     return value

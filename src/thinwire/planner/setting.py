@@ -8,7 +8,7 @@ from thinwire.errors import ConfigError
 from thinwire.planner.group import Group, Parallelism
 from thinwire.planner.hardware import Cluster
 from thinwire.planner.timeline import Overlap
-from thinwire.planner.value_form import check_below_limit
+from thinwire.planner.value_form import check_at_most
 from thinwire.planner.workload import Layer, Workload
 from thinwire.recipe import Recipe
 
@@ -47,7 +47,7 @@ class Setting:
         for name in ("micro_batch", "accumulate"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} = {getattr(self, name)}: at least 1 is needed")
-            check_below_limit(name, getattr(self, name))
+            check_at_most(name, getattr(self, name))
         self.parallelism.data_group(self.cluster)
         if self.parallelism.pp > max(1, self.workload.num_layers):
             raise ConfigError(

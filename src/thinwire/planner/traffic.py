@@ -26,6 +26,7 @@ from thinwire.planner.grouped import grouped_layers, tells_layers_apart
 from thinwire.planner.layer_calls import LayerCalls
 from thinwire.planner.setting import Setting
 from thinwire.planner.workload import Layer
+from thinwire.quoting import shortened
 from thinwire.recipe import Recipe
 
 __all__ = ["LayerTraffic", "MicroBatch", "RecipeTraffic", "micro_batches", "recipe_traffic"]
@@ -140,9 +141,9 @@ def recipe_traffic(setting: Setting, recipe: Recipe, rank: int | None = None) ->
     """
     if recipe.local_steps > 1 and recipe.stage > 0:
         raise ConfigError(
-            f"recipe {recipe.name}: local_steps={recipe.local_steps} lets every rank train a whole "
-            f"model on its own, and stage={recipe.stage} shards the model; use stage=0, or leave "
-            "local_steps at 1"
+            f"recipe {shortened(recipe.name, 120)}: local_steps={recipe.local_steps} lets every "
+            f"rank train a whole model on its own, and stage={recipe.stage} shards the model; use "
+            "stage=0, or leave local_steps at 1"
         )
     rank = setting.group.size - 1 if rank is None else rank
     group, passes = setting.group, setting.cluster.backend.reduce_scatter_passes

@@ -9,11 +9,17 @@ import math
 from typing import Any
 
 from thinwire.errors import ConfigError
+from thinwire.quoting import quoted, shortened
 
-__all__ = ["check_below_limit", "check_form", "is_number"]
+__all__ = ["MOST_LAYERS", "check_at_most", "check_form", "is_number"]
 
-# of hosts, tokens, layers, a width or a vocabulary: what is predicted are products of these
+# of hosts, tokens, a width or a vocabulary: what is predicted are products of these
 LARGEST = 10**9
+# of any unit: no machine is beyond, and no product of such numbers leaves the range of a float
+SMALLEST_NUMBER, LARGEST_NUMBER = 1e-30, 1e30
+# twice as many as the deepest published transformer has (arXiv 2203.00555); a plan takes time for
+# every layer where layers are small, about a second for this many
+MOST_LAYERS = 2000
 
 
 def check_form(owner: str, value: Any, present: Any) -> None:
@@ -28,7 +34,8 @@ def check_form(owner: str, value: Any, present: Any) -> None:
         present: what it replaces; ``None`` stands for a number that is not known.
 
     Raises:
-        ConfigError: it is of another form; says of which it must be.
+        ConfigError: it is of another form, or a number too large or too small to be one of a
+            machine; says which it must be.
     """
     if isinstance(present, bool):
         is_like, wanted = isinstance(value, bool), "true or false"
@@ -40,27 +47,34 @@ def check_form(owner: str, value: Any, present: Any) -> None:
         is_like = isinstance(value, type(present))
         wanted = "a table" if isinstance(present, dict) else "a list"
     if not is_like:
-        raise ConfigError(f"{owner} = {_shortened(value)} is not of the right form: give {wanted}")
+        raise ConfigError(f"{owner} = {quoted(value)} is not of the right form: give {wanted}")
+    if is_number(value) and value and not SMALLEST_NUMBER <= abs(value) <= LARGEST_NUMBER:
+        raise ConfigError(
+            f"{owner} = {quoted(value)} is beyond any machine: give a number from "
+            f"{SMALLEST_NUMBER:g} to {LARGEST_NUMBER:g}"
+        )
     if isinstance(value, dict) and present:
         for key, item in value.items():
-            check_form(f"{owner}: {key}", item, present.get(key, next(iter(present.values()))))
+            named = f"{owner}: {shortened(key)}"
+            check_form(named, item, present.get(key, next(iter(present.values()))))
     elif isinstance(value, list) and present:
-        for item in value:
-            check_form(f"{owner}: an entry", item, present[0])
+        for place, item in enumerate(value, start=1):
+            check_form(f"{_entry(owner)}{place}", item, present[0])
 
 
-def check_below_limit(owner: str, count: int) -> None:
-    """Raise if a count is beyond anything that can be built.
+def check_at_most(owner: str, count: int, most: int = LARGEST) -> None:
+    """Raise if a count is beyond anything that can be built, or planned in a moment.
 
     Args:
         owner: what is counted, for the message.
         count: how many.
+        most: that there may be.
 
     Raises:
-        ConfigError: it is above 1e9.
+        ConfigError: it is above that.
     """
-    if count > LARGEST:
-        raise ConfigError(f"{owner} is above {LARGEST:.0e}, which nothing has: correct it")
+    if count > most:
+        raise ConfigError(f"{owner} = {quoted(count)} is too large: give {most:,} or less")
 
 
 def is_number(value: Any) -> bool:
@@ -73,6 +87,7 @@ def is_number(value: Any) -> bool:
         return False
 
 
-def _shortened(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
+def _entry(owner: str) -> str:
+    """What an entry's number follows: an entry of an entry is 2.1, the first of the second."""
+    before, _, last = owner.rpartition(": entry ")
+    return f"{owner}." if before and last.isdecimal() else f"{owner}: entry "

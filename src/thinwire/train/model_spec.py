@@ -5,12 +5,13 @@ Parsing needs no torch, so that a mistake in an option is answered at once.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from thinwire.errors import ConfigError
 from thinwire.planner.models.config import ModelConfig, read_config
-from thinwire.planner.models.gpt import GPTShape, nearest_shape, parse_shape
-from thinwire.quantities import parse_count
+from thinwire.planner.models.gpt import GPTShape, nearest_shape, parse_shape, parse_size
+from thinwire.quoting import quoted
 
 __all__ = ["PRESETS", "ModelSpec", "parse_model"]
 
@@ -44,14 +45,12 @@ def parse_model(text: str, *, seq_len: int) -> ModelSpec:
     if text.startswith("gpt:"):
         return parse_shape(text)
     path = Path(text)
-    if (text and path.exists()) or path.suffix == ".json":
+    # os.path, not Path: a text may be no path at all, empty or too long
+    if os.path.exists(text) or path.suffix == ".json":
         config = read_config(path)
         _ = config.family  # raises for a JSON file that is no model's config
         return config
-    try:
-        num_parameters = parse_count(text)
-    except ConfigError as error:
-        if text[:1].isdecimal():
-            raise  # a number was meant, and the error says what is wrong with it
-        raise ConfigError(f"model {text!r}: no such file or name; use {FORMS}") from error
+    num_parameters = parse_size(text)
+    if num_parameters is None:
+        raise ConfigError(f"model {quoted(text)}: no such file or name; use {FORMS}")
     return nearest_shape(num_parameters, tokens=seq_len)

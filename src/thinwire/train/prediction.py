@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from thinwire.errors import ConfigError
+from thinwire.planner.cluster_file import KIND, read_cluster_file
 from thinwire.planner.hardware import Cluster
-from thinwire.planner.hardware_file import read_cluster_file
 from thinwire.planner.models import parse_model
 from thinwire.planner.prediction import step_s
 from thinwire.planner.request import ClusterRequest
 from thinwire.planner.setting import Setting
 from thinwire.recipe import Recipe
+from thinwire.table_file import file_label
 from thinwire.train.compare import CompareRequest
 from thinwire.train.comparison import Link
 from thinwire.train.model_spec import PRESETS, ModelSpec
@@ -41,7 +42,7 @@ class PlannedSteps:
         for name, count in asked.items():
             if counts.get(name, count) != count:
                 raise ConfigError(
-                    f"cluster file {file}: calibrated with {name} = {counts[name]}, but the "
+                    f"{file_label(KIND, file)}: calibrated with {name} = {counts[name]}, but the "
                     f"comparison has {count}; calibrate again with --hosts {request.hosts} "
                     f"--ranks {request.ranks_per_host}"
                 )

@@ -17,12 +17,12 @@ from thinwire.errors import ConfigError
 from thinwire.planner.models.config import ModelConfig, read_config
 from thinwire.planner.models.decoder import FAMILIES, decoder_workload
 from thinwire.planner.models.encoder import bert_workload, vit_workload
-from thinwire.planner.models.gpt import gpt_workload, nearest_shape, parse_shape
+from thinwire.planner.models.gpt import gpt_workload, nearest_shape, parse_shape, parse_size
 from thinwire.planner.models.gpt2 import gpt2_workload, neox_workload
 from thinwire.planner.models.t5 import t5_workload
-from thinwire.planner.value_form import check_below_limit
+from thinwire.planner.value_form import check_at_most
 from thinwire.planner.workload import Workload
-from thinwire.quantities import parse_count
+from thinwire.quoting import quoted
 
 __all__ = ["config_workload", "parse_model", "preset_names"]
 
@@ -46,7 +46,7 @@ def parse_model(text: str, *, tokens: int, fused: bool = True) -> Workload:
     Raises:
         ConfigError: none of the forms, or sizes that cannot be; says what to write instead.
     """
-    check_below_limit("sequence length", tokens)
+    check_at_most("sequence length", tokens)
     text = text.strip()
     presets = _presets()
     text = presets["shapes"].get(text, text)
@@ -59,14 +59,13 @@ def parse_model(text: str, *, tokens: int, fused: bool = True) -> Workload:
     # os.path, not Path: a text may be no path at all, empty or too long
     if os.path.exists(text) or path.suffix == ".json":
         return config_workload(read_config(path), tokens=tokens, fused=fused)
-    try:
-        num_parameters = parse_count(text)
-    except ConfigError as error:
+    num_parameters = parse_size(text)
+    if num_parameters is None:
         raise ConfigError(
-            f"model {text!r}: not known; use gpt:LAYERSxHIDDENxHEADS, a preset "
+            f"model {quoted(text)}: not known; use gpt:LAYERSxHIDDENxHEADS, a preset "
             f"({', '.join(preset_names())}), a Hugging Face config.json or its folder, or a number "
             "of parameters such as 1.3B"
-        ) from error
+        )
     return gpt_workload(nearest_shape(num_parameters, tokens=tokens), tokens=tokens, fused=fused)
 
 
@@ -86,7 +85,7 @@ def config_workload(config: ModelConfig, *, tokens: int, fused: bool = True) -> 
     if config.family not in SEQUENCE_FAMILIES:
         known = ", ".join((*SEQUENCE_FAMILIES, "vit"))
         raise ConfigError(
-            f"model {config.name}: model_type {config.family!r} is not known; known are {known}; "
+            f"{config.label}: model_type {quoted(config.family)} is not known; known are {known}; "
             "give the number of parameters instead, such as 1.3B"
         )
     return SEQUENCE_FAMILIES[config.family](config, tokens=tokens, fused=fused)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from thinwire.errors import ConfigError
-from thinwire.file_kind import read_file_text
-from thinwire.planner.value_form import check_below_limit, is_number
+from thinwire.planner.value_form import LARGEST, MOST_LAYERS, check_at_most, is_number
 from thinwire.planner.workload import DTYPE_BYTES
+from thinwire.quoting import quoted, shortened
+from thinwire.table_file import file_label, read_json
 
 __all__ = ["ModelConfig", "read_config"]
 
 TORCH_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+ADVICE = "give the config.json of a Hugging Face model, or a number of parameters such as 1.3B"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,17 @@ class ModelConfig:
     Attributes:
         name: what the model is called: its folder, or the preset.
         values: what the config says.
+        file: that it was read from; ``None``: from none.
     """
 
     name: str
     values: Mapping[str, Any]
+    file: Path | None = None
+
+    @property
+    def label(self) -> str:
+        """What messages call it, which say what to correct and where."""
+        return file_label("model", self.file) if self.file else f"model {shortened(self.name)}"
 
     @property
     def family(self) -> str:
@@ -38,32 +47,38 @@ class ModelConfig:
             ConfigError: the config names none.
         """
         family = self.values.get("model_type")
+        if family is None:
+            raise ConfigError(f"{self.label}: names no model_type; {ADVICE}")
         if not isinstance(family, str):
             raise ConfigError(
-                f"model {self.name}: names no model_type, so it is not the config of a "
-                "Hugging Face model"
+                f"{self.label}: model_type = {quoted(family)} is not a text, such as 'llama'"
             )
         return family
 
-    def integer(self, key: str, default: int | None = None) -> int:
+    def integer(self, key: str, default: int | None = None, *, most: int = LARGEST) -> int:
         """A size, at least 1.
 
         Raises:
-            ConfigError: it is missing and has no default, or is not a whole number above zero.
+            ConfigError: it is missing and has no default, or is not a whole number above zero and
+                at most ``most``.
         """
         value = self.values.get(key)
         if value is None:
             if default is None:
                 raise ConfigError(
-                    f"model {self.name}: the config of a {self.family} model needs {key!r}; add it"
+                    f"{self.label}: the config of a {self.family} model needs {key!r}; add it"
                 )
             return default
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(
-                f"model {self.name}: {key} = {value!r} is not a whole number above zero"
+                f"{self.label}: {key} = {quoted(value)} is not a whole number above zero"
             )
-        check_below_limit(f"model {self.name}: {key}", value)
+        check_at_most(f"{self.label}: {key}", value, most)
         return value
+
+    def depth(self, key: str, default: int | None = None) -> int:
+        """A number of layers; errors as :meth:`integer`."""
+        return self.integer(key, default, most=MOST_LAYERS)
 
     def flag(self, key: str, default: bool) -> bool:
         """A yes or no.
@@ -75,7 +90,7 @@ class ModelConfig:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise ConfigError(f"model {self.name}: {key} = {value!r} is neither true nor false")
+            raise ConfigError(f"{self.label}: {key} = {quoted(value)} is neither true nor false")
         return value
 
     def text(self, key: str, default: str) -> str:
@@ -88,20 +103,36 @@ class ModelConfig:
         if value is None:
             return default
         if not isinstance(value, str):
-            raise ConfigError(f"model {self.name}: {key} = {value!r} is not a text")
+            raise ConfigError(f"{self.label}: {key} = {quoted(value)} is not a text")
         return value
 
     def dropout(self, *keys: str) -> bool:
         """Whether any of these dropout rates is above zero; an absent one is taken as zero.
 
         Raises:
-            ConfigError: one is no number.
+            ConfigError: one is no number from 0 to 1.
         """
         rates = {key: self.values.get(key) for key in keys}
         for key, rate in rates.items():
-            if rate is not None and not is_number(rate):
-                raise ConfigError(f"model {self.name}: {key} = {rate!r} is not a number")
+            if rate is not None and not (is_number(rate) and 0 <= rate <= 1):
+                raise ConfigError(
+                    f"{self.label}: {key} = {quoted(rate)} is not a number from 0 to 1"
+                )
         return any(rate > 0 for rate in rates.values() if rate is not None)
+
+    def check_divides(self, *pairs: tuple[str, str]) -> None:
+        """Raise unless sizes are divided by others, given as pairs of keys.
+
+        Raises:
+            ConfigError: names all pairs that are not.
+        """
+        faults = []
+        for key, divisor_key in pairs:
+            value, divisor = self.integer(key), self.integer(divisor_key)
+            if value % divisor:
+                faults.append(f"{divisor_key} = {divisor} does not divide {key} = {value}")
+        if faults:
+            raise ConfigError(f"{self.label}: {', and '.join(faults)}; correct one of each two")
 
     def divided(self, key: str, divisor_key: str) -> int:
         """One size by another.
@@ -109,12 +140,8 @@ class ModelConfig:
         Raises:
             ConfigError: it does not divide.
         """
-        value, divisor = self.integer(key), self.integer(divisor_key)
-        if value % divisor:
-            raise ConfigError(
-                f"model {self.name}: {divisor_key} = {divisor} does not divide {key} = {value}"
-            )
-        return value // divisor
+        self.check_divides((key, divisor_key))
+        return self.integer(key) // self.integer(divisor_key)
 
     @property
     def dtype(self) -> str:
@@ -123,15 +150,18 @@ class ModelConfig:
         Raises:
             ConfigError: a dtype that is not trained in.
         """
-        names = (self.values.get("dtype"), self.values.get("torch_dtype"), "float32")
-        text = next(name for name in names if name is not None)
-        word = str(text).removeprefix("torch.")
-        if word not in TORCH_DTYPES:
-            raise ConfigError(
-                f"model {self.name}: dtype {text!r} is not one of {', '.join(TORCH_DTYPES)}"
-            )
-        assert TORCH_DTYPES[word] in DTYPE_BYTES
-        return TORCH_DTYPES[word]
+        for key in ("dtype", "torch_dtype"):
+            text = self.values.get(key)
+            if text is None:
+                continue
+            word = text.removeprefix("torch.") if isinstance(text, str) else ""
+            if word not in TORCH_DTYPES:
+                raise ConfigError(
+                    f"{self.label}: {key} {quoted(text)} is not one of {', '.join(TORCH_DTYPES)}"
+                )
+            assert TORCH_DTYPES[word] in DTYPE_BYTES
+            return TORCH_DTYPES[word]
+        return "fp32"
 
 
 def read_config(path: Path) -> ModelConfig:
@@ -140,14 +170,6 @@ def read_config(path: Path) -> ModelConfig:
     Raises:
         ConfigError: the file cannot be read, or is no JSON object.
     """
-    file = path / "config.json" if path.is_dir() else path
-    try:
-        content = json.loads(read_file_text(file))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(f"model {file}: cannot be read ({reason})") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"model {file}: not a JSON file ({error})") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"model {file}: holds no JSON object")
-    return ModelConfig(name=file.parent.name or str(file), values=content)
+    file = path / "config.json" if os.path.isdir(path) else path
+    content = read_json(file, "model", ADVICE)
+    return ModelConfig(name=file.parent.name or str(file), values=content, file=file)

@@ -78,7 +78,7 @@ def decoder_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Worklo
         name=config.name,
         tokens=tokens,
         root=stem.build(""),
-        layers=(block.build("model.layers.{}", count=config.integer("num_hidden_layers")),),
+        layers=(block.build("model.layers.{}", count=config.depth("num_hidden_layers")),),
         head=language_head(hidden, vocabulary),
         dtype=config.dtype,
     )
@@ -87,9 +87,11 @@ def decoder_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Worklo
 def _attention(config: ModelConfig, tokens: int, fused: bool) -> Attention:
     heads = config.integer("num_attention_heads")
     kv_heads = config.integer("num_key_value_heads", heads)
-    if kv_heads != heads:
-        config.divided("num_attention_heads", "num_key_value_heads")  # raises unless it is even
     has_width = config.values.get("head_dim") is not None
+    pairs = [("num_attention_heads", "num_key_value_heads")] if kv_heads != heads else []
+    if not has_width:
+        pairs.append(("hidden_size", "num_attention_heads"))
+    config.check_divides(*pairs)
     width = (
         config.integer("head_dim")
         if has_width
@@ -129,8 +131,8 @@ def _experts(block: LayerBuilder, config: ModelConfig) -> None:
     chosen = config.integer("num_experts_per_tok")
     if chosen > experts:
         raise ConfigError(
-            f"model {config.name}: num_experts_per_tok = {chosen} is more than the "
-            f"{experts} of num_local_experts"
+            f"{config.label}: num_experts_per_tok = {chosen} is more than the "
+            f"{experts} of num_local_experts; correct one of the two"
         )
     width = config.integer("intermediate_size")
     block.experts("mlp", width, experts=experts, chosen=chosen)

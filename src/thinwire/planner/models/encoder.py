@@ -63,13 +63,13 @@ def bert_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Workload:
     stem.norm("cls.predictions.transform.LayerNorm", bias=True, computed=False)
     if tokens > positions:
         raise ConfigError(
-            f"model {config.name}: has {positions} positions; use --seq {positions} or shorter"
+            f"{config.label}: has {positions} positions; use --seq {positions} or shorter"
         )
     return Workload(
         name=config.name,
         tokens=tokens,
         root=stem.build(""),
-        layers=(block.build("bert.encoder.layer.{}", count=config.integer("num_hidden_layers")),),
+        layers=(block.build("bert.encoder.layer.{}", count=config.depth("num_hidden_layers")),),
         head=(*head.operations, *language_head(hidden, vocabulary)),
         dtype=config.dtype,
     )
@@ -87,7 +87,13 @@ def vit_workload(config: ModelConfig, *, fused: bool) -> Workload:
     """
     hidden, inner = config.integer("hidden_size"), config.integer("intermediate_size")
     patch, channels = config.integer("patch_size", 16), config.integer("num_channels", 3)
-    patches = (config.integer("image_size", 224) // patch) ** 2
+    side = config.integer("image_size", 224)
+    if patch > side:
+        raise ConfigError(
+            f"{config.label}: patch_size = {patch} is larger than image_size = {side}, so there is "
+            "no patch; correct one of the two"
+        )
+    patches = (side // patch) ** 2  # what is left at the edges is not looked at
     tokens, pixels = patches + 1, channels * patch**2
     dropout = config.dropout("attention_probs_dropout_prob", "hidden_dropout_prob")
     bias = config.flag("qkv_bias", default=True)
@@ -105,7 +111,9 @@ def vit_workload(config: ModelConfig, *, fused: bool) -> Workload:
     block.residual()
 
     labels = config.values.get("id2label")
-    classes = len(labels) if isinstance(labels, dict) else config.integer("num_labels", MIN_CLASSES)
+    classes = config.integer("num_labels", MIN_CLASSES)
+    if isinstance(labels, dict) and labels:
+        classes = len(labels)
     stem = LayerBuilder(hidden)
     stem.parameter("vit.embeddings.cls_token", 1, 1, hidden)
     stem.parameter("vit.embeddings.position_embeddings", 1, tokens, hidden)
@@ -122,7 +130,7 @@ def vit_workload(config: ModelConfig, *, fused: bool) -> Workload:
         name=config.name,
         tokens=tokens,
         root=stem.build(""),
-        layers=(block.build("vit.layers.{}", count=config.integer("num_hidden_layers")),),
+        layers=(block.build("vit.layers.{}", count=config.depth("num_hidden_layers")),),
         head=(last_norm, Operation(name="classifier", flops=2.0 * hidden * classes / tokens)),
         dtype=config.dtype,
     )

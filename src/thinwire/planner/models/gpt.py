@@ -13,9 +13,19 @@ from dataclasses import dataclass
 from thinwire.errors import ConfigError
 from thinwire.planner.models.builder import Attention, LayerBuilder
 from thinwire.planner.operation import Operation
+from thinwire.planner.value_form import LARGEST, MOST_LAYERS, check_at_most
 from thinwire.planner.workload import Workload
+from thinwire.quantities import parse_count
+from thinwire.quoting import quoted
 
-__all__ = ["BYTE_VOCABULARY", "GPTShape", "gpt_workload", "nearest_shape", "parse_shape"]
+__all__ = [
+    "BYTE_VOCABULARY",
+    "GPTShape",
+    "gpt_workload",
+    "nearest_shape",
+    "parse_shape",
+    "parse_size",
+]
 
 BYTE_VOCABULARY = 256
 HEAD_WIDTH = 64  # of GPT-2 and of GPT-3 up to 2.7B (arXiv 2005.14165, table 2.1)
@@ -23,6 +33,7 @@ WIDEST = 32768
 # hidden / layers of published GPTs lies between 32 (GPT-2 XL: 1600/48) and 128 (GPT-3: 12288/96)
 NARROWEST_ASPECT, WIDEST_ASPECT = 32, 128
 FLOAT32_BYTES = 4
+MOST_DIGITS = 12  # of a size that is read at all; whatever is larger gets a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +41,7 @@ class GPTShape:
     """The sizes of a GPT.
 
     Raises:
-        ConfigError: a size below 1, or heads that do not divide the hidden size.
+        ConfigError: a size below 1 or too large, or heads that do not divide the hidden size.
     """
 
     layers: int
@@ -43,9 +54,13 @@ class GPTShape:
         for name in ("layers", "hidden", "heads", "vocabulary"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"model {self}: {name} must be at least 1")
+            most = MOST_LAYERS if name == "layers" else LARGEST
+            check_at_most(f"model {self}: {name}", getattr(self, name), most)
         if self.hidden % self.heads:
+            nearest = max(1, round(self.hidden / self.heads)) * self.heads
             raise ConfigError(
-                f"model {self}: {self.heads} heads do not divide a hidden size of {self.hidden}"
+                f"model {self}: {self.heads} heads do not divide a hidden size of {self.hidden}; "
+                f"take another, such as {nearest}"
             )
 
     def __str__(self) -> str:
@@ -63,13 +78,30 @@ def parse_shape(text: str) -> GPTShape:
     Raises:
         ConfigError: another form, or sizes that cannot be.
     """
-    match = re.fullmatch(r"gpt:(\d{1,6})x(\d{1,6})x(\d{1,6})", text, flags=re.ASCII)
+    match = re.fullmatch(r"gpt:(\d+)x(\d+)x(\d+)", text, flags=re.ASCII)
     if match is None:
         raise ConfigError(
-            f"model {text!r}: write gpt:LAYERSxHIDDENxHEADS, for example gpt:24x2048x16"
+            f"model {quoted(text)}: write gpt:LAYERSxHIDDENxHEADS in whole numbers, for example "
+            "gpt:24x2048x16"
+        )
+    if max(map(len, match.groups())) > MOST_DIGITS:
+        raise ConfigError(
+            f"model {quoted(text)}: a number in it is too large: give {MOST_LAYERS:,} layers or "
+            f"less, and {LARGEST:,} or less of all else"
         )
     layers, hidden, heads = (int(number) for number in match.groups())
     return GPTShape(layers=layers, hidden=hidden, heads=heads)
+
+
+def parse_size(text: str) -> int | None:
+    """The number of parameters that a text gives; ``None`` where it does not look like a number.
+
+    Raises:
+        ConfigError: a number that is not above zero, not whole, or too large.
+    """
+    if re.fullmatch(r"\.?\d[\d.]*(e[+-]?\d*)? ?[a-z]{0,2}", text, re.ASCII | re.IGNORECASE) is None:
+        return None
+    return parse_count(text, noun="model")
 
 
 def gpt_workload(

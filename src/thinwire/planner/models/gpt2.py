@@ -48,7 +48,7 @@ def gpt2_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Workload:
         name=config.name,
         tokens=tokens,
         root=stem.build(""),
-        layers=(block.build("transformer.h.{}", count=config.integer("n_layer")),),
+        layers=(block.build("transformer.h.{}", count=config.depth("n_layer")),),
         head=language_head(hidden, vocabulary),
         dtype=config.dtype,
     )
@@ -93,7 +93,7 @@ def neox_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Workload:
         name=config.name,
         tokens=tokens,
         root=stem.build(""),
-        layers=(block.build("gpt_neox.layers.{}", count=config.integer("num_hidden_layers")),),
+        layers=(block.build("gpt_neox.layers.{}", count=config.depth("num_hidden_layers")),),
         head=language_head(hidden, vocabulary),
         dtype=config.dtype,
     )

@@ -22,7 +22,7 @@ def t5_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Workload:
         ConfigError: a size is missing or cannot be.
     """
     hidden, vocabulary = config.integer("d_model"), config.integer("vocab_size")
-    depth = config.integer("num_layers")
+    depth = config.depth("num_layers")
     stem = LayerBuilder(hidden)
     stem.parameter("shared.weight", vocabulary, hidden, split=0)
     stem.operation(embedding(hidden))
@@ -36,7 +36,7 @@ def t5_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Workload:
         root=stem.build(""),
         layers=(
             *_stack(config, "encoder", depth, tokens, fused),
-            *_stack(config, "decoder", config.integer("num_decoder_layers", depth), tokens, fused),
+            *_stack(config, "decoder", config.depth("num_decoder_layers", depth), tokens, fused),
         ),
         head=language_head(hidden, vocabulary),
         dtype=config.dtype,

@@ -7,22 +7,22 @@ against the same measurements.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thinwire.errors import ConfigError, InputError
-from thinwire.file_kind import read_file_text
+from thinwire.errors import ConfigError
 from thinwire.planner.models import parse_model
+from thinwire.planner.number_range import check_number
 from thinwire.planner.prediction import step_s
 from thinwire.planner.request import ClusterRequest
 from thinwire.planner.setting import Setting
-from thinwire.planner.value_form import is_number
+from thinwire.planner.value_form import check_form
+from thinwire.quoting import quoted, shortened
 from thinwire.recipes import parse_recipe
+from thinwire.table_file import errors_in, file_label, read_json
 
 __all__ = [
     "BOUND_MEDIAN",
@@ -35,6 +35,9 @@ __all__ = [
 ]
 
 CLOSE = 0.05  # a recipe this near to the fastest counts as the right choice
+KIND = "cells"
+ADVICE = "give the cells.json that benchmarks/planner/run.py writes, or run that again"
+COUNTS = ("hosts", "ranks_per_host", "seq", "micro_batch")
 # promised of cells measured on an idle machine
 BOUND_MEDIAN, BOUND_P90 = 0.07, 0.15
 
@@ -160,65 +163,83 @@ def read_lab_cells(path: Path) -> LabReport:
         path: ``cells.json`` of ``benchmarks/planner/run.py``; hardware files are beside it.
 
     Raises:
-        InputError: the file cannot be read, holds no comparisons, or a number in it cannot have
-            been measured.
-        ConfigError: a hardware file, model or recipe in it is not valid.
+        ConfigError: the file cannot be read, holds no comparisons, lacks a key, or has a number
+            that cannot have been measured; or a hardware file, model or recipe of it is not valid.
     """
-    try:
-        comparisons = json.loads(read_file_text(path))["comparisons"]
+    content = read_json(path, KIND, ADVICE)
+    with errors_in(file_label(KIND, path)):
+        entries = _at(content, "", "comparisons", {})
         report = LabReport(
-            tuple(_comparison(name, entry, path.parent) for name, entry in comparisons.items())
+            tuple(_comparison(name, entry, path.parent) for name, entry in entries.items())
         )
-    except (ConfigError, InputError):
-        raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"cells {path}: cannot be read ({reason})") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(
-            f"cells {path}: not a result of benchmarks/planner/run.py; run that, or give the "
-            "cells.json that it wrote"
-        ) from error
-    if not report.cells:
-        raise InputError(f"cells {path}: holds no measurement; run benchmarks/planner/run.py")
+        if not report.cells:
+            raise ConfigError(f"holds no measurement; {ADVICE}")
     return report
 
 
-def _comparison(name: str, entry: Mapping[str, Any], folder: Path) -> LabComparison:
-    for count in ("hosts", "ranks_per_host", "seq", "micro_batch"):
-        if type(entry[count]) is not int:
-            raise InputError(f"cells: {name}: {count} = {entry[count]!r} is not a whole number")
-    cluster = ClusterRequest(
-        hosts=entry["hosts"], ranks=entry["ranks_per_host"], file=folder / entry["hardware"]
-    ).cluster()
-    if entry["link"] is not None:
-        rate = entry["link"]["measured_bit_per_s"]
-        cluster = cluster.with_link(_measured(f"{name}: the link's rate", rate))
-    setting = Setting(
-        workload=parse_model(entry["model"], tokens=entry["seq"]),
-        cluster=cluster,
-        micro_batch=entry["micro_batch"],
-    )
+def _comparison(name: str, entry: Any, folder: Path) -> LabComparison:
+    where = f"comparisons: {shortened(name)}"
+    counts = {count: _at(entry, where, count, 1) for count in COUNTS}
+    for count, value in counts.items():
+        if not isinstance(value, int) or value < 1:
+            raise ConfigError(
+                f"{where}: {count} = {quoted(value)} is not a whole number above zero"
+            )
+    file = folder / _at(entry, where, "hardware", "lab.toml")
+    model = _at(entry, where, "model", "tiny")
+    with errors_in(where):
+        cluster = ClusterRequest(
+            hosts=counts["hosts"], ranks=counts["ranks_per_host"], file=file
+        ).cluster()
+        workload = parse_model(model, tokens=counts["seq"])
+    if _at(entry, where, "link") is not None:
+        rate = _measured(_at(entry, where, "link", {}), f"{where}: link", "measured_bit_per_s")
+        cluster = cluster.with_link(rate)
+    setting = Setting(workload=workload, cluster=cluster, micro_batch=counts["micro_batch"])
+    runs = _at(entry, where, "runs", [])
+    if not runs:
+        raise ConfigError(f"{where}: runs is empty; {ADVICE}")
     return LabComparison(
         name=name,
-        cells=tuple(_cell(setting, name, run) for run in entry["runs"]),
+        cells=tuple(
+            _cell(setting, f"{where}: runs: entry {n}", run) for n, run in enumerate(runs, 1)
+        ),
     )
 
 
-def _cell(setting: Setting, name: str, run: Mapping[str, Any]) -> Cell:
-    recipe = run["recipe"]
+def _cell(setting: Setting, where: str, run: Any) -> Cell:
+    recipe = _at(run, where, "recipe", "zero3")
+    steps = _at(run, where, "step_s", {})
+    with errors_in(f"{where}: recipe"):
+        predicted_s = step_s(setting, parse_recipe(recipe))
     return Cell(
         recipe=recipe,
-        measured_s=_measured(f"{name}: {recipe}: the median step", run["step_s"]["median"]),
-        predicted_s=step_s(setting, parse_recipe(recipe)),
+        measured_s=_measured(steps, f"{where}: step_s", "median"),
+        predicted_s=predicted_s,
     )
 
 
-def _measured(what: str, value: Any) -> float:
+def _at(table: Any, where: str, key: str, form: Any = None) -> Any:
+    """What a table of the file holds under a key.
+
+    Args:
+        table: whatever stands where a table should.
+        where: the table's place in the file, for messages.
+        key: that it must have.
+        form: a value of the form that it must have; ``None``: any.
+    """
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} = {quoted(table)} is no table; {ADVICE}")
+    owner = f"{where}: {key}" if where else key
+    if key not in table:
+        raise ConfigError(f"{owner} is missing; {ADVICE}")
+    if form is not None:
+        check_form(owner, table[key], form)
+    return table[key]
+
+
+def _measured(table: Any, where: str, key: str) -> float:
     """A rate or a time that can have been measured."""
-    if not is_number(value) or value <= 0:
-        raise InputError(
-            f"cells: {what} is {value!r}, which cannot have been measured; run "
-            "benchmarks/planner/run.py again"
-        )
+    value = _at(table, where, key, 1.0)
+    check_number(f"{where}: {key}", value)
     return float(value)
