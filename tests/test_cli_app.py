@@ -144,7 +144,14 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["nonsense"], ["--nonsense"], ["compare", "--nonsense"], ["compare", "--hosts", "x"]],
+    [
+        [],
+        ["nonsense"],
+        ["--nonsense"],
+        ["compare", "--nonsense"],
+        ["compare", "--hosts", "x"],
+        *([verb, "nonsense"] for verb in OPTIONS if verb not in ("", "inspect")),
+    ],
 )
 def test_wrong_usage_is_one_sentence_and_exit_code_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -154,6 +161,8 @@ def test_wrong_usage_is_one_sentence_and_exit_code_2(
     assert told.out == ""
     assert told.err.startswith("thinwire: error: ")
     assert told.err.count("\n") == 1
+    verb = [item for item in arguments[:1] if item in OPTIONS]
+    assert told.err.endswith(f"; see {' '.join(['thinwire', *verb])} --help\n")
 
 
 @pytest.fixture

@@ -103,5 +103,5 @@ def test_a_file_that_cannot_be_written_is_refused_first(
     apart: list[float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del apart
-    assert main(["calibrate", "--output", str(tmp_path)]) == 1
+    assert main(["calibrate", "--output", str(tmp_path)]) == 2
     assert "folder" in capsys.readouterr().err

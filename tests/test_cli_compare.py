@@ -105,8 +105,8 @@ def test_programs_get_one_document_and_nothing_else(
         (["--link", "5"], 2, "unit"),
         (["--also-unshaped"], 2, "give --link"),
         (["--device", "tpu"], 2, "device"),
-        (["--html", "/proc/page.html"], 1, "cannot be written"),
-        (["--html", "/"], 1, "cannot be written"),
+        (["--html", "/proc/page.html"], 2, "cannot be written"),
+        (["--html", "/"], 2, "cannot be written"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_the_right_code(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from thinwire.errors import ConfigError, InputError
+from thinwire.errors import ConfigError
 from thinwire.output_path import prepare_output
 
 
@@ -19,10 +19,10 @@ def test_a_path_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> 
     (tmp_path / "file").write_text("in the way")
     long = tmp_path / ("n" * 300)
     for path in (tmp_path, tmp_path / "file" / "page.html", Path("/proc/page.html"), long):
-        with pytest.raises(InputError, match="cannot be written"):
+        with pytest.raises(ConfigError, match="cannot be written"):
             prepare_output(path)
     with pytest.raises(
-        InputError, match=r"/dev/null: cannot be written \(is a device, not a file\)"
+        ConfigError, match=r"/dev/null: cannot be written \(is a device, not a file\)"
     ):
         prepare_output(Path("/dev/null"))
 

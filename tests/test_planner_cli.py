@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from clear_sentence import check_clear
 from thinwire.cli import main
 
 CLUSTER = ["--hosts", "8", "--ranks", "4", "--device", "a100-40gb", "--link", "100gbit"]
@@ -105,6 +106,17 @@ def test_a_cluster_file_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["estimate", "--parameters", "0", "--link", "1gbit"], "it must be more than zero"),
         ([*ESTIMATE, "--formats", "int9"], "unknown format 'int9'"),
         ([*ESTIMATE, "--loss", "1"], "lets nothing through"),
+        ([*ESTIMATE, "--json", "--loss", "1"], "lets nothing through"),
+        ([*ESTIMATE, "--formats", "int4/" + "9" * 20], "blocks have 8 to 1048576"),
+        ([*ESTIMATE, "--formats", "lowrank=" + "9" * 20], "a whole rank of at most 6 digits"),
+        ([*ESTIMATE, "--link", "1e30gbit"], "it must be at most 1e24 bit/s"),
+        (["plan", "--model", "gpt:1000000x64x4"], "layers = 1000000 is too large: give 2,000"),
+        (["plan", "--model", "gpt:" + "9" * 5000 + "x64x4"], "a number in it is too large"),
+        (["plan", "--model", "0"], "model '0': it must be more than zero"),
+        (["plan", "--model", "1e30"], "model '1e30': it must be at most 1e24"),
+        (["plan", "--model", "1.5"], "model '1.5': it must be a whole number"),
+        (["plan", "--model", "2"], "the nearest GPT"),
+        ([*PLAN, "--hosts", "-3"], "-3 hosts: at least 1"),
     ],
 )
 def test_a_mistake_gets_one_sentence(
@@ -114,8 +126,94 @@ def test_a_mistake_gets_one_sentence(
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.startswith("thinwire: error: ")
-    assert told.err.count("\n") == 1
     assert said in told.err
+    check_clear(told.err.removesuffix("\n"))
+
+
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plan", "--model", LONG],
+        ["plan", "--model", f"{LONG}.json"],
+        ["plan", "--model", f"gpt:{LONG}"],
+        *([*PLAN, option, LONG] for option in ("--device", "--link", "--latency", "--protocol")),
+        *([*PLAN, option, LONG] for option in ("--within", "--memory", "--host-memory", "--tp")),
+        *([*PLAN, option, LONG] for option in ("--cluster", "--seq", "--loss", f"--{LONG}")),
+        [*PLAN, "--html", f"{LONG}/page.html"],
+        *(
+            [*PLAN, "--recipes", recipe]
+            for recipe in (
+                LONG,
+                f"{LONG}.toml",
+                f"zeropp:{LONG}",
+                f"zeropp:{LONG}=1",
+                f"zeropp:grads={LONG}",
+                f"zeropp:stage={LONG}",
+                f"zeropp:strict={LONG}",
+                f"zeropp:replica={LONG}",
+                f"zeropp:offload={LONG}",
+                f"zeropp:grads_for={LONG}",
+                f"zeropp:grads_for={LONG}>int8",
+            )
+        ),
+        *(
+            [*ESTIMATE, "--formats", text]
+            for text in (
+                LONG,
+                f"int4/{LONG}",
+                f"int4+{LONG}",
+                f"int4+{LONG}=1",
+                f"int4+clip={LONG}",
+                f"topk={LONG}",
+                f"topk={LONG}/8",
+                f"lowrank={LONG}",
+                f"lowrank=4/{LONG}",
+            )
+        ),
+        [*ESTIMATE, "--parameters", LONG],
+        ["validate", "--cells", LONG],
+        ["calibrate", "--preset", LONG],
+        [LONG],
+    ],
+    ids=lambda arguments: " ".join(item.replace(LONG, "LONG") for item in arguments[-2:]),
+)
+def test_what_is_too_long_is_not_repeated_whole(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    check_clear(told.err.removesuffix("\n"), "thinwire: error: ")
+
+
+@pytest.mark.parametrize("text", ["", " "])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [*PLAN, "--cluster"],
+        [*PLAN, "--html"],
+        [*ESTIMATE, "--html"],
+        ["validate", "--cells"],
+        ["calibrate", "--output"],
+        ["calibrate", "--disk"],
+        ["compare", "--data"],
+        ["compare", "--html"],
+        ["compare", "--cluster"],
+        ["inspect"],
+        ["inspect", "a", "--html"],
+    ],
+    ids=lambda arguments: f"{arguments[0]} {arguments[-1]}",
+)
+def test_an_empty_path_is_not_the_present_folder(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, text]) == 2
+    told = capsys.readouterr().err
+    assert "it is empty: name a path" in told
+    assert f"see thinwire {arguments[0]} --help" in told
 
 
 def test_an_estimate_for_people_and_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,10 +253,11 @@ def test_a_page_is_written_whole(
         assert outside not in content.replace("http://www.w3.org/", "")
 
 
-def test_a_page_that_cannot_be_written_is_exit_code_1(
+def test_a_page_that_cannot_be_written_is_wrong_usage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*ESTIMATE, "--html", str(tmp_path)]) == 1
+    """Seen before the work; what fails at its end is exit code 1."""
+    assert main([*ESTIMATE, "--html", str(tmp_path)]) == 2
     assert "cannot be written" in capsys.readouterr().err
 
 

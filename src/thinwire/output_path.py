@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from thinwire.atomic_file import check_writable
-from thinwire.errors import ConfigError, InputError
+from thinwire.errors import ConfigError
+from thinwire.table_file import file_label
 
 __all__ = ["prepare_output"]
 
@@ -21,19 +22,18 @@ def prepare_output(path: Path, *, inputs: Iterable[Path | None] = ()) -> None:
             be overwritten. What was not given or is not there is passed over.
 
     Raises:
-        ConfigError: the path is one of the inputs, or a file in one of the folders.
-        InputError: the folder cannot be made or written to, or the path is there and is no file.
+        ConfigError: the path is one of the inputs, or a file in one of the folders; its folder
+            cannot be made or written to; or it is there and is no file.
     """
+    label = file_label("output", path)
     if os.path.isfile(path) and any(_is_read(path, source) for source in inputs if source):
-        raise ConfigError(
-            f"output {path}: is read here, and would be overwritten; give another file"
-        )
+        raise ConfigError(f"{label}: is read here, and would be overwritten; give another file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         check_writable(path)
     except OSError as error:
-        raise InputError(
-            f"output {path}: cannot be written ({error.strerror}); give a file in a folder that "
+        raise ConfigError(
+            f"{label}: cannot be written ({error.strerror}); give a file in a folder that "
             "you may write to"
         ) from error
 

@@ -1,8 +1,8 @@
 """The program ``thinwire``: its verbs, its exit codes, and how it says what went wrong.
 
 0    done
-1    failed: a file, the lab, a rank
-2    wrong usage: an option, a recipe, a format
+1    failed at its work: data, the lab, a rank, writing; or validate found a bound broken
+2    wrong usage: an option, a recipe, a format, settings in a file, an output not to be written
 3    nothing fits
 4    a calibration that cannot be trusted
 130  interrupted, 143 terminated, as shells count signals
@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from thinwire.cli.inspect import inspect
 from thinwire.cli.plan import plan
 from thinwire.cli.validate import validate
 from thinwire.errors import ConfigError, ThinwireError
+from thinwire.quoting import shortened
 
 __all__ = ["app", "main"]
 
@@ -40,6 +42,8 @@ for verb in (compare, plan, estimate, inspect, calibrate, validate):
     app.command()(verb)
 
 
+# what a user typed, in typer's own messages: in quotes, or a word by itself
+LONG_WORDS = re.compile(r"'([^']{60})[^']+'|(\S{60})\S{20,}")
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 
@@ -84,8 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except typer.TyperException as error:
-        message = error.format_message().rstrip(".")
-        return _fail(error.exit_code, f"{message}; see thinwire --help, or VERB --help")
+        return _fail(error.exit_code, _explain_usage(error))
     except ConfigError as error:
         return _fail(2, str(error))
     except ThinwireError as error:
@@ -103,7 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         _drop_output()
-        return _fail(1, f"reading or writing failed: {error}")
+        path = "" if error.filename is None else f" of {shortened(error.filename)}"
+        return _fail(1, f"reading or writing{path} failed: {error.strerror or error}")
     finally:
         signal.signal(signal.SIGTERM, restored)
 
@@ -127,6 +131,16 @@ class _TerminatedError(BaseException):
 def _terminate(number: int, frame: FrameType | None) -> None:
     del number, frame
     raise _TerminatedError
+
+
+def _explain_usage(error: typer.TyperException) -> str:
+    """What typer says, without what is long in it, and where help is to be had."""
+    message = LONG_WORDS.sub(
+        lambda found: f"'{found[1]}...'" if found[1] else f"{found[2]}...", error.format_message()
+    )
+    context = getattr(error, "ctx", None)
+    program = "thinwire" if context is None else context.command_path
+    return f"{message.rstrip('.')}; see {program} --help"
 
 
 def _fail(exit_code: int, message: str) -> int:

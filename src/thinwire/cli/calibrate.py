@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from thinwire.cli.path_option import named_path
 from thinwire.errors import ConfigError
 
 __all__ = ["calibrate"]
@@ -20,9 +21,10 @@ def calibrate(  # noqa: PLR0913 - typer reads the options from the signature
         Path,
         typer.Option(
             "--output",
+            parser=named_path,
             metavar="FILE",
             help="Where to write the hardware file (TOML), which plan and compare take as "
-            "--cluster.",
+            "--cluster. Its folder is made.",
         ),
     ] = Path("hardware.toml"),
     hosts: Annotated[
@@ -61,6 +63,7 @@ def calibrate(  # noqa: PLR0913 - typer reads the options from the signature
     disk: Annotated[
         Path | None,
         typer.Option(
+            parser=named_path,
             metavar="FOLDER",
             help="Folder on the disk to measure. Default: that of the hardware file.",
         ),

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from thinwire.cli.path_option import named_path
+
 __all__ = ["compare"]
 
 TRAINING = "What is trained"
@@ -37,6 +39,8 @@ def compare(  # noqa: PLR0913 - typer reads the options from the signature
     data: Annotated[
         Path | None,
         typer.Option(
+            parser=named_path,
+            metavar="PATH",
             help="Text to train on, byte by byte: a file, or a folder read recursively. The last "
             "5 % are held out. Default: the source of Python's standard library.",
             rich_help_panel=TRAINING,
@@ -105,6 +109,7 @@ def compare(  # noqa: PLR0913 - typer reads the options from the signature
     cluster: Annotated[
         Path | None,
         typer.Option(
+            parser=named_path,
             metavar="FILE",
             help="A hardware file that calibrate wrote with the same hosts, ranks and link: shows "
             "the plan's step time beside the measured one.",
@@ -122,6 +127,7 @@ def compare(  # noqa: PLR0913 - typer reads the options from the signature
     html: Annotated[
         Path | None,
         typer.Option(
+            parser=named_path,
             metavar="FILE",
             help="Write a page with charts that needs no other file. Its folder is made.",
             rich_help_panel=OUTPUT,

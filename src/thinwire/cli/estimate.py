@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from thinwire.cli.path_option import named_path
 from thinwire.errors import ConfigError
 
 __all__ = ["estimate"]
@@ -52,8 +53,10 @@ def estimate(  # noqa: PLR0913 - typer reads the options from the signature
     html: Annotated[
         Path | None,
         typer.Option(
+            parser=named_path,
             metavar="FILE",
-            help="Write a page with a chart of time against bandwidth that needs no other file.",
+            help="Write a page with a chart of time against bandwidth that needs no other file. "
+            "Its folder is made.",
         ),
     ] = None,
 ) -> None:

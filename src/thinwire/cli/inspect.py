@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from thinwire.cli.path_option import named_path
+
 __all__ = ["inspect"]
 
 
@@ -15,6 +17,7 @@ def inspect(
     files: Annotated[
         list[Path],
         typer.Argument(
+            parser=named_path,
             metavar="FILE",
             help="A safetensors file, a file of torch.save (a checkpoint, a state dict, a dict of "
             "gradients), a *.index.json with its shards, or a Hugging Face folder.",
@@ -63,6 +66,7 @@ def inspect(
     html: Annotated[
         Path | None,
         typer.Option(
+            parser=named_path,
             metavar="FILE",
             help="Write a page with charts and histograms that needs no other file. Its folder "
             "is made; an input is never overwritten.",

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from thinwire.cli.path_option import named_path
+
 __all__ = ["plan"]
 
 NOTHING_FITS = 3
@@ -124,6 +126,7 @@ def plan(  # noqa: PLR0913 - typer reads the options from the signature
     cluster: Annotated[
         Path | None,
         typer.Option(
+            parser=named_path,
             metavar="FILE",
             help="A hardware file (TOML), as calibrate writes it; the options above replace it.",
             rich_help_panel=CLUSTER,
@@ -140,8 +143,9 @@ def plan(  # noqa: PLR0913 - typer reads the options from the signature
     html: Annotated[
         Path | None,
         typer.Option(
+            parser=named_path,
             metavar="FILE",
-            help="Write a page with charts that needs no other file.",
+            help="Write a page with charts that needs no other file. Its folder is made.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from thinwire.cli.path_option import named_path
+
 __all__ = ["validate"]
 
 BOUND_BROKEN = 1
@@ -20,6 +22,7 @@ def validate(
     cells: Annotated[
         Path | None,
         typer.Option(
+            parser=named_path,
             metavar="FILE",
             help="Hold it against steps measured in the lab too: cells.json, as "
             "benchmarks/planner/run.py writes it.",
