@@ -7,6 +7,7 @@ trusted.
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import tempfile
@@ -20,6 +21,8 @@ from thinwire.atomic_file import write_text_atomically
 from thinwire.errors import ConfigError, InputError
 from thinwire.lab import Layout, check_link, launch, measure_link, open_network
 from thinwire.planner.hardware_file import load_device
+from thinwire.quoting import quoted
+from thinwire.table_file import file_label
 from thinwire.train.calibration.hardware import Hardware, fit_hardware, format_tables
 from thinwire.train.calibration.measuring import CalibrationJob
 from thinwire.train.calibration.sample import Sample, read_samples, slowest
@@ -60,9 +63,10 @@ class CalibrationRequest:
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
-            raise ConfigError(f"device: {self.device!r} is not one of {', '.join(DEVICES)}")
-        if not self.disk.is_dir():
-            raise ConfigError(f"disk {self.disk}: no such folder; name one on the disk to measure")
+            raise ConfigError(f"device: {quoted(self.device)} is not one of {', '.join(DEVICES)}")
+        if not os.path.isdir(self.disk):  # not Path's, which raises for a path that is too long
+            label = file_label("disk", self.disk)
+            raise ConfigError(f"{label}: no such folder; name one on the disk to measure")
         if (load_device(self.preset).kind == "cpu") != (self.device == "cpu"):
             raise ConfigError(
                 f"preset {self.preset} is not for device {self.device}: for cuda name the preset "
