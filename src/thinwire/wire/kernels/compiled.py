@@ -116,12 +116,16 @@ def loop(function: _Function, *, name: str | None = None) -> _Function:
     return cast(_Function, _compile(function, name=name))
 
 
-def element(function: _Function) -> _Function:
+def element(function: _Function, *, name: str | None = None) -> _Function:
     """Compile what is done to one element, or block: it becomes part of every loop that uses it.
 
     A loop with a call in it is no vector code, and the compiler inlines short functions only.
+
+    Args:
+        function: what to compile.
+        name: as for `loop`.
     """
-    return cast(_Function, _compile(function, forceinline=True))
+    return cast(_Function, _compile(function, name=name, forceinline=True))
 
 
 def tile_loop(function: _Function) -> _Function:

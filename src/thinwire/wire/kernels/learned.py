@@ -64,7 +64,7 @@ class LearnedKernel(UniformKernel):
 def _count_tile(site: tiles.Site, levels_and_counts: Any) -> None:
     levels, counts = levels_and_counts
     codes = site.scratch.codes[: site.tile.num_blocks * site.tile.width]
-    uniform.round_tile(site, levels, codes)
+    uniform.round_tile(site, levels, codes, False)
     _add_counts(codes, counts)
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "prefetch",
     "prefetch_in_first_pass",
     "prefetch_in_second_pass",
+    "prefetch_to_write",
     "words_at",
 ]
 
@@ -30,27 +31,31 @@ __all__ = [
 STRIP = 128
 
 _CACHE_LINE_BYTES = 64
-_READ, _KEEP_IN_ALL_LEVELS, _DATA = 0, 3, 1
+_READ, _WRITE, _KEEP_IN_ALL_LEVELS, _DATA = 0, 1, 3, 1
 
 
-def _prefetch_byte(typing_context: Any, array: Any, index: Any) -> Any:
+def _prefetch_to(purpose: int) -> Any:
     """``llvm.prefetch`` of ``array[index]``."""
-    del typing_context, index
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        pointer_type = ir.IntType(8).as_pointer()
-        pointer = builder.bitcast(builder.gep(data, [args[1]]), pointer_type)
-        int32 = ir.IntType(32)
-        function_type = ir.FunctionType(ir.VoidType(), [pointer_type, int32, int32, int32])
-        function: Any = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
-            builder.module, function_type, "llvm.prefetch.p0"
-        )
-        hints = [ir.Constant(int32, hint) for hint in (_READ, _KEEP_IN_ALL_LEVELS, _DATA)]
-        builder.call(function, [pointer, *hints])
-        return context.get_dummy_value()
+    def prefetch_byte(typing_context: Any, array: Any, index: Any) -> Any:
+        del typing_context, index
 
-    return types.void(array, types.intp), generate
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, args[0]).data
+            pointer_type = ir.IntType(8).as_pointer()
+            pointer = builder.bitcast(builder.gep(data, [args[1]]), pointer_type)
+            int32 = ir.IntType(32)
+            function_type = ir.FunctionType(ir.VoidType(), [pointer_type, int32, int32, int32])
+            function: Any = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+                builder.module, function_type, "llvm.prefetch.p0"
+            )
+            hints = [ir.Constant(int32, hint) for hint in (purpose, _KEEP_IN_ALL_LEVELS, _DATA)]
+            builder.call(function, [pointer, *hints])
+            return context.get_dummy_value()
+
+        return types.void(array, types.intp), generate
+
+    return intrinsic(prefetch_byte)
 
 
 def _pointer(typing_context: Any, address: Any) -> Any:
@@ -64,7 +69,7 @@ def _pointer(typing_context: Any, address: Any) -> Any:
     return types.voidptr(address), generate
 
 
-_prefetch_line: Any = intrinsic(_prefetch_byte)
+_prefetch_line, _prefetch_line_to_write = _prefetch_to(_READ), _prefetch_to(_WRITE)
 as_pointer: Any = intrinsic(_pointer)
 
 
@@ -79,6 +84,13 @@ def prefetch(memory: Any, start: int, stop: int) -> None:
     """
     for index in range(start, stop, _CACHE_LINE_BYTES):
         _prefetch_line(memory, index)
+
+
+@element
+def prefetch_to_write(memory: Any, start: int, stop: int) -> None:
+    """Ask for bytes that will be written: a store waits for its line as a load does."""
+    for index in range(start, stop, _CACHE_LINE_BYTES):
+        _prefetch_line_to_write(memory, index)
 
 
 @element

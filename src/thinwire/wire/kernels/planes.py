@@ -20,7 +20,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from thinwire.wire.kernels.compiled import loop
+from thinwire.wire.kernels.compiled import element, loop
+from thinwire.wire.kernels.memory import STRIP
 
 __all__ = ["pack", "unpack"]
 
@@ -33,6 +34,14 @@ _STEP = types.void(types.int64, types.int64, types.int64, types.int64)
 @loop
 def pack(codes: Any, stride: int, width: int, bits: int, packed: Any) -> None:
     """Pack codes of 1 to 7 bits; ``packed`` holds exactly the bytes of the tile's blocks."""
+    if width == STRIP:
+        _pack_blocks(codes, stride, STRIP, bits, packed)  # the usual width: all lengths are known
+    else:
+        _pack_blocks(codes, stride, width, bits, packed)
+
+
+@element
+def _pack_blocks(codes: Any, stride: int, width: int, bits: int, packed: Any) -> None:
     num_blocks = codes.size // stride
     row, source, target = packed.size // num_blocks, codes.ctypes.data, packed.ctypes.data
     for block in range(num_blocks):
@@ -50,6 +59,14 @@ def pack(codes: Any, stride: int, width: int, bits: int, packed: Any) -> None:
 @loop
 def unpack(packed: Any, stride: int, width: int, bits: int, codes: Any) -> None:
     """The inverse of `pack`; what it writes behind the last element of a block means nothing."""
+    if width == STRIP:
+        _unpack_blocks(packed, stride, STRIP, bits, codes)
+    else:
+        _unpack_blocks(packed, stride, width, bits, codes)
+
+
+@element
+def _unpack_blocks(packed: Any, stride: int, width: int, bits: int, codes: Any) -> None:
     num_blocks = codes.size // stride
     row, source, target = packed.size // num_blocks, packed.ctypes.data, codes.ctypes.data
     for block in range(num_blocks):
@@ -159,7 +176,7 @@ def _loop_over_plane(
             codes, packed = codes + 1, packed + 1
         return end
 
-    return loop(over_plane, name=f"{name}_{plane_bits}")
+    return element(over_plane, name=f"{name}_{plane_bits}")
 
 
 _pack_4, _pack_2, _pack_1 = (_loop_over_plane("pack", _pack_step, bits) for bits in (4, 2, 1))

@@ -52,7 +52,7 @@ _NEGATIVE_INFINITY = np.int32(-0x7F800001)  # in the order of `ordered`
 
 
 @element
-def largest_magnitude(bits: Any, start: int, width: int, ahead: Any, ahead_bytes: int) -> Any:
+def largest_magnitude(bits: Any, start: Any, width: int, ahead: Any, ahead_bytes: int) -> Any:
     """The largest magnitude of ``width`` floats from ``start`` on, all as float bits, int32.
 
     Meanwhile it prefetches a first pass's share of ``ahead``, ``ahead_bytes`` for a float, or none.
@@ -60,9 +60,11 @@ def largest_magnitude(bits: Any, start: int, width: int, ahead: Any, ahead_bytes
     largest, strips = np.int32(0), start + width // STRIP * STRIP
     for first in range(start, strips, STRIP):
         prefetch_in_first_pass(ahead, first * ahead_bytes, ahead_bytes)
+        top = np.int32(0)  # of this strip, so that strips do not wait for each other
         for i in range(STRIP):
             magnitude = np.int32(bits[np.uint64(first + i)] & _MAGNITUDE)
-            largest = magnitude if magnitude > largest else largest
+            top = magnitude if magnitude > top else top
+        largest = top if top > largest else largest
     for k in range(np.uint64(strips), np.uint64(start + width)):
         magnitude = np.int32(bits[k] & _MAGNITUDE)
         largest = magnitude if magnitude > largest else largest
@@ -89,7 +91,7 @@ def magnitudes(values: Any, width: int, ahead: Any, out: Any) -> None:
 
 
 @element
-def smallest_and_largest(bits: Any, start: int, width: int, ahead: Any, ahead_bytes: int) -> Any:
+def smallest_and_largest(bits: Any, start: Any, width: int, ahead: Any, ahead_bytes: int) -> Any:
     """The smallest and the largest of ``width`` floats from ``start`` on, all as float bits.
 
     Unless all are finite they are 0 and NaN. Meanwhile it prefetches a first pass's share of
@@ -99,10 +101,13 @@ def smallest_and_largest(bits: Any, start: int, width: int, ahead: Any, ahead_by
     strips = start + width // STRIP * STRIP
     for first in range(start, strips, STRIP):
         prefetch_in_first_pass(ahead, first * ahead_bytes, ahead_bytes)
+        bottom, top = _MAGNITUDE, np.int32(-0x80000000)
         for i in range(STRIP):
             key = np.int32(ordered(bits[np.uint64(first + i)]))
-            low = key if key < low else low
-            high = key if key > high else high
+            bottom = key if key < bottom else bottom
+            top = key if key > top else top
+        low = bottom if bottom < low else low
+        high = top if top > high else high
     for k in range(np.uint64(strips), np.uint64(start + width)):
         key = np.int32(ordered(bits[k]))
         low = key if key < low else low

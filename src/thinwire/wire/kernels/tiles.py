@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from thinwire.wire.kernels.compiled import loop
+from thinwire.wire.kernels.compiled import element, loop
 from thinwire.wire.kernels.halves import FLOAT32, narrow, widen
 from thinwire.wire.kernels.memory import bytes_at, floats_at, halves_at, keep, words_at
 from thinwire.wire.kernels.planes import pack, unpack
@@ -42,6 +42,7 @@ __all__ = [
     "next_tile",
     "num_clipped",
     "padded",
+    "part_of",
     "scales_address",
     "scratch_in",
     "scratch_memory",
@@ -116,6 +117,7 @@ class Scratch(NamedTuple):
         steps: float32, the scale of each block.
         zeros: float32, the zero point of each block; 0 where there is none.
         finite: int32, float bits of the magnitude of each block.
+        inverses: float32, what the values of each block are multiplied with.
         codes: uint8, one code a byte.
     """
 
@@ -124,6 +126,7 @@ class Scratch(NamedTuple):
     steps: Any
     zeros: Any
     finite: Any
+    inverses: Any
     codes: Any
 
 
@@ -176,7 +179,7 @@ def next_tile(plan: Plan, block: int, last: int, tile_blocks: int) -> Tile:
     return Tile(block, 1, plan.numel - block * plan.block)
 
 
-@loop
+@element
 def element_bytes(plan: Plan) -> int:
     """Bytes of one element of the tensor."""
     return 4 if plan.kind == FLOAT32 else 2
@@ -188,7 +191,7 @@ def padded(width: int) -> int:
     return (width + 7) // 8 * 8
 
 
-@loop
+@element
 def values_address(site: Site) -> int:
     """Where the elements of a tile begin."""
     return site.tensor + site.tile.block * site.plan.block * element_bytes(site.plan)
@@ -206,7 +209,7 @@ def zeros_address(site: Site) -> int:
     return site.payload + site.plan.zeros_at + site.tile.block * site.plan.scale_bytes
 
 
-@loop
+@element
 def num_clipped(site: Site) -> int:
     """How many elements of each block of a tile lie beyond the percentile."""
     is_full = site.tile.width == site.plan.block
@@ -227,22 +230,18 @@ def codes_of(site: Site) -> Any:
     return bytes_at(address, min(site.tile.num_blocks * site.plan.block_bytes, left))
 
 
-@loop
-def _is_in_place(plan: Plan) -> bool:
-    """Whether what is encoded are the tensor's own bytes, neither widened nor rotated."""
-    return plan.kind == FLOAT32 and not plan.rotates
+@element
+def part_of(site: Site, first: int, last: int) -> Site:
+    """The site of blocks ``first`` to ``last`` of a tile."""
+    tile = Tile(site.tile.block + first, last - first, site.tile.width)
+    return Site(site.tensor, site.payload, site.plan, tile, site.scratch)
 
 
-@loop
+@element
 def ahead_of(site: Site) -> Any:
-    """The bytes to prefetch while a tile is encoded in one pass, block by block: as many as it has.
-
-    Values that are read where they are come from memory as the pass moves on, and what it will read
-    soon is asked for. Others were read already, and the next tile is.
-    """
+    """The bytes to prefetch while a few blocks are encoded: as many as they have, further on."""
     size = site.tile.num_blocks * site.tile.width * element_bytes(site.plan)
-    distance = _AHEAD_BYTES if _is_in_place(site.plan) else size
-    return bytes_at(values_address(site) + distance, size)
+    return bytes_at(values_address(site) + _AHEAD_BYTES, size)
 
 
 @loop
@@ -285,7 +284,7 @@ def load_codes(site: Site) -> Any:
 @loop
 def scratch_memory(plan: Plan, tile_blocks: int) -> Any:
     """Memory for `scratch_in`."""
-    return np.empty(tile_blocks * (9 * plan.block + 12), np.uint8)
+    return np.empty(tile_blocks * (9 * plan.block + 16), np.uint8)
 
 
 @loop
@@ -298,13 +297,14 @@ def scratch_in(memory: Any, plan: Plan, tile_blocks: int) -> Scratch:
         floats_at(address + 8 * size, tile_blocks),
         floats_at(address + 8 * size + 4 * tile_blocks, tile_blocks),
         words_at(address + 8 * size + 8 * tile_blocks, tile_blocks),
-        bytes_at(address + 8 * size + 12 * tile_blocks, size),
+        floats_at(address + 8 * size + 12 * tile_blocks, tile_blocks),
+        bytes_at(address + 8 * size + 16 * tile_blocks, size),
     )
     scratch.zeros[:] = 0
     return scratch
 
 
-@loop
+@element
 def load_values(site: Site) -> Any:
     """The float32 values of a tile as they are encoded.
 
@@ -312,7 +312,7 @@ def load_values(site: Site) -> Any:
     """
     plan, tile, scratch = site.plan, site.tile, site.scratch
     address, size = values_address(site), tile.num_blocks * tile.width
-    if _is_in_place(plan):
+    if plan.kind == FLOAT32 and not plan.rotates:
         return floats_at(address, size)
     values = scratch.values[:size]
     if plan.kind != FLOAT32:

@@ -14,12 +14,23 @@ import numpy as np
 from thinwire.wire.kernels import rounding, scales, tiles
 from thinwire.wire.kernels.compiled import element, loop, tile_loop
 from thinwire.wire.kernels.lines import stream_values
-from thinwire.wire.kernels.memory import STRIP, bytes_at, floats_at, prefetch
+from thinwire.wire.kernels.memory import (
+    STRIP,
+    bytes_at,
+    floats_at,
+    prefetch,
+    prefetch_to_write,
+)
 from thinwire.wire.kernels.percentiles import clip_extremes, clip_magnitudes
+from thinwire.wire.kernels.random import block_word
 from thinwire.wire.kernels.walk import decoder_of, encoder_of
 from thinwire.wire.scales import FLOAT32_MAX
 
 __all__ = ["UniformLevels", "decode", "encode", "round_tile"]
+
+# Eight blocks of the usual width: enough to find scales side by side, few enough that what
+# is asked for meanwhile, and what is written, comes evenly.
+_GROUP_ELEMENTS = 1 << 10
 
 _HALF = np.float32(0.5)
 _LARGEST = np.float32(FLOAT32_MAX)
@@ -60,8 +71,11 @@ class UniformLevels(NamedTuple):
 @tile_loop
 def encode_tile(site: tiles.Site, levels: UniformLevels) -> None:
     """Encode a tile."""
+    if site.plan.bits == 4 and site.tile.width % STRIP == 0 and not levels.learned:
+        round_tile(site, levels, tiles.codes_of(site), True)
+        return
     codes = tiles.codes_to_fill(site)
-    round_tile(site, levels, codes)
+    round_tile(site, levels, codes, False)
     if levels.learned:
         for k in range(np.uint64(codes.size)):
             codes[k] = levels.numbers[codes[k]]
@@ -69,64 +83,122 @@ def encode_tile(site: tiles.Site, levels: UniformLevels) -> None:
 
 
 @tile_loop
-def round_tile(site: tiles.Site, levels: UniformLevels, codes: Any) -> None:
-    """Scales into the payload, and codes of even levels, one byte each, into ``codes``."""
+def round_tile(site: tiles.Site, levels: UniformLevels, codes: Any, packs: bool) -> None:
+    """Scales into the payload, and codes of even levels into ``codes``.
+
+    They take one byte each, or half of one if ``packs``.
+    """
     if site.tile.width == STRIP:
-        _round_blocks(site, STRIP, levels, codes)  # the usual width: all lengths are known
+        _round_groups(site, STRIP, levels, codes, packs)  # the usual width: all lengths are known
     else:
-        _round_blocks(site, site.tile.width, levels, codes)
+        _round_groups(site, site.tile.width, levels, codes, packs)
 
 
 @tile_loop
-def _round_blocks(site: tiles.Site, width: int, levels: UniformLevels, codes: Any) -> None:
-    """The same for blocks of a width.
+def _round_groups(
+    site: tiles.Site, width: int, levels: UniformLevels, codes: Any, packs: bool
+) -> None:
+    """The same for blocks of a width, a group of them at a time.
 
-    Block by block: the codes of one are found while it is in the nearest cache, and while the
-    processor already looks for the scale of the next. Only what ``+clip`` cuts off is found for the
-    whole tile before: it takes many times as long, and memory no part of it.
+    A block alone would have its values wait for its scale, which takes as long to find as its
+    codes. Those of a group are found side by side, and the values are still in the nearest cache.
     """
     tile, plan, scratch = site.tile, site.plan, site.scratch
-    values, ahead = tiles.load_values(site), tiles.ahead_of(site)
-    steps, zeros = scratch.steps[: tile.num_blocks], scratch.zeros[: tile.num_blocks]
-    finite, bits = scratch.finite[: tile.num_blocks], values.view(np.int32)
-    is_clipped = tiles.num_clipped(site) > 0
-    if is_clipped:
-        _clip(site, values, levels.affine)
-    numerator, ahead_bytes = np.float32(1) / levels.unit, tiles.element_bytes(plan)
-    for block in range(tile.num_blocks):
-        start = block * width
-        if levels.affine:
-            low, high = zeros.view(np.int32)[block], finite[block]
-            if not is_clipped:
-                low, high = scales.smallest_and_largest(bits, start, width, ahead, ahead_bytes)
-            finite[block] = high
-            zeros[block] = _zero_point(low, levels.narrow)
-            raw = _range(zeros[block], high) / levels.rule.span * np.float32(2)
+    blocks, row = max(1, _GROUP_ELEMENTS // width), codes.size // tile.num_blocks
+    for first in range(0, tile.num_blocks, blocks):
+        last = min(first + blocks, tile.num_blocks)
+        part = tiles.part_of(site, first, last)
+        values, ahead = tiles.load_values(part), tiles.ahead_of(part)
+        prefetch_to_write(codes, (first + 2 * blocks) * row, (last + 2 * blocks) * row)
+        if tiles.num_clipped(site) > 0:
+            _clip(part, values, first, levels.affine)
         else:
-            if not is_clipped:
-                finite[block] = scales.largest_magnitude(bits, start, width, ahead, ahead_bytes)
-            raw = np.int32(finite[block]).view(np.float32) / levels.rule.span
-        steps[block] = scales.scale_of(raw, finite[block], levels.rule)
-        inverse = scales.inverse_of(steps[block], numerator)
-        scaling = rounding.Scaling(zeros[block] * levels.unit, inverse)
-        if levels.stochastic:
-            number = tile.block + block
-            rounding.stochastic(values, start, width, scaling, levels, number, ahead, codes)
-        else:
-            rounding.nearest(values, start, width, scaling, levels, ahead, codes)
+            _find_extents(part, values, width, first, levels.affine, ahead)
+        _find_scales(scratch, first, last, levels)
+        _find_codes(part, values, width, first, levels, ahead, codes, packs)
     if levels.affine:
+        zeros = scratch.zeros[: tile.num_blocks]
         scales.store_scales(zeros, tiles.zeros_address(site), plan.scale_bytes)
+    steps = scratch.steps[: tile.num_blocks]
     scales.store_scales(steps, tiles.scales_address(site), plan.scale_bytes)
-    scales.clear_codes(finite, codes)
+    scales.clear_codes(scratch.finite[: tile.num_blocks], codes)
+
+
+@element
+def _find_extents(
+    part: tiles.Site, values: Any, width: int, first: int, affine: bool, ahead: Any
+) -> None:
+    """How far the values of blocks from ``first`` on reach, into scratch."""
+    bits, ahead_bytes = values.view(np.int32), tiles.element_bytes(part.plan)
+    lowest, finite = part.scratch.zeros.view(np.int32), part.scratch.finite
+    for index in range(np.uint64(part.tile.num_blocks)):
+        start, block = index * np.uint64(width), np.uint64(first) + index
+        if affine:
+            lowest[block], finite[block] = scales.smallest_and_largest(
+                bits, start, width, ahead, ahead_bytes
+            )
+        else:
+            finite[block] = scales.largest_magnitude(bits, start, width, ahead, ahead_bytes)
+
+
+@element
+def _find_scales(scratch: tiles.Scratch, first: int, last: int, levels: UniformLevels) -> None:
+    """What blocks ``first`` to ``last`` need to become codes, from how far they reach."""
+    steps, inverses, finite = scratch.steps, scratch.inverses, scratch.finite
+    zeros, lowest = scratch.zeros, scratch.zeros.view(np.int32)
+    rule, numerator = levels.rule, np.float32(1) / levels.unit
+    if levels.affine:
+        for block in range(np.uint64(first), np.uint64(last)):
+            zero = _zero_point(lowest[block], levels.narrow)
+            raw = _range(zero, finite[block]) / rule.span * np.float32(2)
+            step = scales.scale_of(raw, finite[block], rule)
+            zeros[block], steps[block] = zero, step
+            inverses[block] = scales.inverse_of(step, numerator)
+    else:
+        for block in range(np.uint64(first), np.uint64(last)):
+            raw = np.int32(finite[block]).view(np.float32) / rule.span
+            step = scales.scale_of(raw, finite[block], rule)
+            steps[block] = step
+            inverses[block] = scales.inverse_of(step, numerator)
+
+
+@element
+def _find_codes(
+    part: tiles.Site,
+    values: Any,
+    width: int,
+    first: int,
+    levels: UniformLevels,
+    ahead: Any,
+    codes: Any,
+    packs: bool,
+) -> None:
+    """The codes of blocks from ``first`` on."""
+    zeros, inverses = part.scratch.zeros, part.scratch.inverses
+    row = np.uint64(width // 2 if packs else width)
+    for index in range(np.uint64(part.tile.num_blocks)):
+        start, block = index * np.uint64(width), np.uint64(first) + index
+        zero, word = zeros[block] * levels.unit, np.uint32(0)
+        if levels.stochastic:
+            word = block_word(levels.key, part.tile.block + index)
+        one = rounding.Block(values, start, block * row, zero, inverses[block], word)
+        if levels.stochastic and packs:
+            rounding.stochastic_packed(one, width, levels, ahead, codes)
+        elif levels.stochastic:
+            rounding.stochastic(one, width, levels, ahead, codes)
+        elif packs:
+            rounding.nearest_packed(one, width, levels, ahead, codes)
+        else:
+            rounding.nearest(one, width, levels, ahead, codes)
 
 
 @loop
-def _clip(site: tiles.Site, values: Any, affine: bool) -> None:
+def _clip(part: tiles.Site, values: Any, first: int, affine: bool) -> None:
     """How far the values of each block reach when the outermost are cut off, into scratch."""
-    tile, scratch, clipped = site.tile, site.scratch, tiles.num_clipped(site)
-    finite = scratch.finite[: tile.num_blocks]
+    tile, scratch, clipped = part.tile, part.scratch, tiles.num_clipped(part)
+    finite = scratch.finite[first : first + tile.num_blocks]
     if affine:
-        lowest = scratch.zeros[: tile.num_blocks].view(np.int32)
+        lowest = scratch.zeros[first : first + tile.num_blocks].view(np.int32)
         scales.extremes(values, tile.width, lowest, finite)
         clip_extremes(values, clipped // 2, scratch.spare, lowest, finite)
     else:
