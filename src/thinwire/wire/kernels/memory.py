@@ -20,8 +20,7 @@ __all__ = [
     "halves_at",
     "keep",
     "prefetch",
-    "prefetch_in_first_pass",
-    "prefetch_in_second_pass",
+    "prefetch_strip",
     "prefetch_to_write",
     "words_at",
 ]
@@ -94,19 +93,11 @@ def prefetch_to_write(memory: Any, start: int, stop: int) -> None:
 
 
 @element
-def prefetch_in_first_pass(memory: Any, start: int, element_bytes: int) -> None:
-    """Ask for the first half of a strip's elements of 4 bytes, and for nothing of smaller ones.
-
-    Two passes over a block share the requests: they come evenly, without the cost of a loop.
-    """
+def prefetch_strip(memory: Any, start: int, element_bytes: int) -> None:
+    """Ask for the bytes of a strip of elements of 2 or 4 bytes, without the cost of a loop."""
+    _prefetch_four_lines(memory, start)
     if element_bytes == 4:
-        _prefetch_four_lines(memory, start)
-
-
-@element
-def prefetch_in_second_pass(memory: Any, start: int, element_bytes: int) -> None:
-    """Ask for the rest of a strip's elements of 2 or 4 bytes."""
-    _prefetch_four_lines(memory, start + (4 * _CACHE_LINE_BYTES if element_bytes == 4 else 0))
+        _prefetch_four_lines(memory, start + 4 * _CACHE_LINE_BYTES)
 
 
 @element

@@ -5,7 +5,7 @@ is alone in its tile, so the padding of its codes moves nothing. Codes of 4 bits
 are packed where they are found: the two of a byte are half a block apart, like the two elements of
 a random word. The loops differ from the formulas of
 `thinwire.wire.reference.uniform` in nothing: same operations, same order. Meanwhile they prefetch
-what the pass that found the scale has left of ``ahead``.
+``ahead``: the pass that finds scales is too quick for requests to come evenly.
 
     note [rounding by addition]
     Adding 1.5 * 2**23 to a float32 below 2**22 leaves the number, rounded to nearest even, in its
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from thinwire.wire.kernels.compiled import element
-from thinwire.wire.kernels.memory import STRIP, prefetch, prefetch_in_second_pass
+from thinwire.wire.kernels.memory import STRIP, prefetch, prefetch_strip
 from thinwire.wire.kernels.random import centred_high, centred_low, random_word
 
 __all__ = [
@@ -91,7 +91,7 @@ def nearest(block: Block, width: int, levels: Any, ahead: Any, codes: Any) -> No
     values, start, ahead_bytes = block.values, block.start, ahead.size // block.values.size
     source, target, strips = np.uint64(start), np.uint64(block.target), width // STRIP * STRIP
     for first in range(0, strips, STRIP):
-        prefetch_in_second_pass(ahead, (start + first) * ahead_bytes, ahead_bytes)
+        prefetch_strip(ahead, (start + first) * ahead_bytes, ahead_bytes)
         for i in range(STRIP):
             k = np.uint64(first + i)
             codes[target + k] = np.uint8(_nearest_code(block, values[source + k], levels))
@@ -107,7 +107,7 @@ def nearest_packed(block: Block, width: int, levels: Any, ahead: Any, packed: An
     low, target = np.uint64(start), np.uint64(block.target)
     high = low + np.uint64(width // 2)
     for first in range(0, width // 2, _PAIRS):
-        prefetch_in_second_pass(ahead, (start + 2 * first) * ahead_bytes, ahead_bytes)
+        prefetch_strip(ahead, (start + 2 * first) * ahead_bytes, ahead_bytes)
         for i in range(_PAIRS):
             k = np.uint64(first + i)
             low_code = _nearest_code(block, values[low + k], levels)
@@ -124,7 +124,7 @@ def stochastic(block: Block, width: int, levels: Any, ahead: Any, codes: Any) ->
     low, low_target = np.uint64(start), np.uint64(block.target)
     high, high_target = low + np.uint64(half), low_target + np.uint64(half)
     for first in range(0, strips, _PAIRS):
-        prefetch_in_second_pass(ahead, (start + 2 * first) * ahead_bytes, ahead_bytes)
+        prefetch_strip(ahead, (start + 2 * first) * ahead_bytes, ahead_bytes)
         for i in range(_PAIRS):
             k = np.uint64(first + i)
             word = random_word(block.word, k)
@@ -146,7 +146,7 @@ def stochastic_packed(block: Block, width: int, levels: Any, ahead: Any, packed:
     low, target = np.uint64(start), np.uint64(block.target)
     high = low + np.uint64(width // 2)
     for first in range(0, width // 2, _PAIRS):
-        prefetch_in_second_pass(ahead, (start + 2 * first) * ahead_bytes, ahead_bytes)
+        prefetch_strip(ahead, (start + 2 * first) * ahead_bytes, ahead_bytes)
         for i in range(_PAIRS):
             k = np.uint64(first + i)
             word = random_word(block.word, k)

@@ -12,13 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from thinwire.wire.kernels.compiled import element, loop
-from thinwire.wire.kernels.memory import (
-    STRIP,
-    floats_at,
-    halves_at,
-    prefetch,
-    prefetch_in_first_pass,
-)
+from thinwire.wire.kernels.memory import STRIP, floats_at, halves_at, prefetch
 from thinwire.wire.scales import SMALLEST_SCALE, ScaleRule
 
 __all__ = [
@@ -52,14 +46,10 @@ _NEGATIVE_INFINITY = np.int32(-0x7F800001)  # in the order of `ordered`
 
 
 @element
-def largest_magnitude(bits: Any, start: Any, width: int, ahead: Any, ahead_bytes: int) -> Any:
-    """The largest magnitude of ``width`` floats from ``start`` on, all as float bits, int32.
-
-    Meanwhile it prefetches a first pass's share of ``ahead``, ``ahead_bytes`` for a float, or none.
-    """
+def largest_magnitude(bits: Any, start: Any, width: int) -> Any:
+    """The largest magnitude of ``width`` floats from ``start`` on, all as float bits, int32."""
     largest, strips = np.int32(0), start + width // STRIP * STRIP
     for first in range(start, strips, STRIP):
-        prefetch_in_first_pass(ahead, first * ahead_bytes, ahead_bytes)
         top = np.int32(0)  # of this strip, so that strips do not wait for each other
         for i in range(STRIP):
             magnitude = np.int32(bits[np.uint64(first + i)] & _MAGNITUDE)
@@ -85,22 +75,20 @@ def magnitudes(values: Any, width: int, ahead: Any, out: Any) -> None:
         for start in range(block * width, end, STRIP):
             size = min(STRIP, end - start)
             prefetch(ahead, start * ahead_bytes, (start + size) * ahead_bytes)
-            magnitude = largest_magnitude(bits, start, size, NOTHING, 0)
+            magnitude = largest_magnitude(bits, start, size)
             largest = magnitude if magnitude > largest else largest
         out[block] = largest
 
 
 @element
-def smallest_and_largest(bits: Any, start: Any, width: int, ahead: Any, ahead_bytes: int) -> Any:
+def smallest_and_largest(bits: Any, start: Any, width: int) -> Any:
     """The smallest and the largest of ``width`` floats from ``start`` on, all as float bits.
 
-    Unless all are finite they are 0 and NaN. Meanwhile it prefetches a first pass's share of
-    ``ahead``, ``ahead_bytes`` for a float, or none.
+    Unless all are finite they are 0 and NaN.
     """
     low, high = _MAGNITUDE, np.int32(-0x80000000)
     strips = start + width // STRIP * STRIP
     for first in range(start, strips, STRIP):
-        prefetch_in_first_pass(ahead, first * ahead_bytes, ahead_bytes)
         bottom, top = _MAGNITUDE, np.int32(-0x80000000)
         for i in range(STRIP):
             key = np.int32(ordered(bits[np.uint64(first + i)]))
@@ -124,7 +112,7 @@ def extremes(values: Any, width: int, lowest: Any, highest: Any) -> None:
     """`smallest_and_largest` of each block of ``width`` values."""
     bits = values.view(np.int32)
     for block in range(lowest.size):
-        lowest[block], highest[block] = smallest_and_largest(bits, block * width, width, NOTHING, 0)
+        lowest[block], highest[block] = smallest_and_largest(bits, block * width, width)
 
 
 class Rule(NamedTuple):

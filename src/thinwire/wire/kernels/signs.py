@@ -17,12 +17,7 @@ from thinwire.formats import WireFormat
 from thinwire.wire.kernels import scales, tiles
 from thinwire.wire.kernels.blocked import BlockedKernel, Work, addresses_of
 from thinwire.wire.kernels.compiled import element, loop, tile_loop
-from thinwire.wire.kernels.memory import (
-    STRIP,
-    floats_at,
-    prefetch_in_first_pass,
-    prefetch_in_second_pass,
-)
+from thinwire.wire.kernels.memory import STRIP, floats_at, prefetch_strip
 from thinwire.wire.kernels.walk import decoder_of, encoder_of
 from thinwire.wire.key import Key
 from thinwire.wire.scales import ScaleRule
@@ -93,8 +88,7 @@ def _encode_128(values: Any, ahead: Any, sums: Any, out: Any, packed: Any) -> No
     """
     bits, ahead_bytes = values.view(np.int32), ahead.size // values.size
     for block in range(out.size):
-        prefetch_in_first_pass(ahead, block * STRIP * ahead_bytes, ahead_bytes)
-        prefetch_in_second_pass(ahead, block * STRIP * ahead_bytes, ahead_bytes)
+        prefetch_strip(ahead, block * STRIP * ahead_bytes, ahead_bytes)
         v, s = np.uint64(block * 128), np.uint64(block * 16)
         for lane in range(16):
             i = v + np.uint64(lane)
@@ -108,7 +102,6 @@ def _encode_128(values: Any, ahead: Any, sums: Any, out: Any, packed: Any) -> No
                 sign = np.uint32(bits[i + np.uint64(16 * place)]) >> np.uint32(31)
                 byte = np.uint32(byte | np.uint32(sign << np.uint32(place)))
             packed[s + np.uint64(lane)] = np.uint8(byte)
-    for block in range(out.size):
         out[block] = _sum_of_16(sums[block * 16 : block * 16 + 16])
 
 

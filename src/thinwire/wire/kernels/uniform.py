@@ -31,6 +31,7 @@ __all__ = ["UniformLevels", "decode", "encode", "round_tile"]
 # Eight blocks of the usual width: enough to find scales side by side, few enough that what
 # is asked for meanwhile, and what is written, comes evenly.
 _GROUP_ELEMENTS = 1 << 10
+_GROUPS_AHEAD = 4  # that lines of the payload are asked for
 
 _HALF = np.float32(0.5)
 _LARGEST = np.float32(FLOAT32_MAX)
@@ -109,11 +110,12 @@ def _round_groups(
         last = min(first + blocks, tile.num_blocks)
         part = tiles.part_of(site, first, last)
         values, ahead = tiles.load_values(part), tiles.ahead_of(part)
-        prefetch_to_write(codes, (first + 2 * blocks) * row, (last + 2 * blocks) * row)
+        soon = first + _GROUPS_AHEAD * blocks
+        prefetch_to_write(codes, soon * row, (soon + last - first) * row)
         if tiles.num_clipped(site) > 0:
             _clip(part, values, first, levels.affine)
         else:
-            _find_extents(part, values, width, first, levels.affine, ahead)
+            _find_extents(part, values, width, first, levels.affine)
         _find_scales(scratch, first, last, levels)
         _find_codes(part, values, width, first, levels, ahead, codes, packs)
     if levels.affine:
@@ -125,20 +127,16 @@ def _round_groups(
 
 
 @element
-def _find_extents(
-    part: tiles.Site, values: Any, width: int, first: int, affine: bool, ahead: Any
-) -> None:
+def _find_extents(part: tiles.Site, values: Any, width: int, first: int, affine: bool) -> None:
     """How far the values of blocks from ``first`` on reach, into scratch."""
-    bits, ahead_bytes = values.view(np.int32), tiles.element_bytes(part.plan)
+    bits = values.view(np.int32)
     lowest, finite = part.scratch.zeros.view(np.int32), part.scratch.finite
     for index in range(np.uint64(part.tile.num_blocks)):
         start, block = index * np.uint64(width), np.uint64(first) + index
         if affine:
-            lowest[block], finite[block] = scales.smallest_and_largest(
-                bits, start, width, ahead, ahead_bytes
-            )
+            lowest[block], finite[block] = scales.smallest_and_largest(bits, start, width)
         else:
-            finite[block] = scales.largest_magnitude(bits, start, width, ahead, ahead_bytes)
+            finite[block] = scales.largest_magnitude(bits, start, width)
 
 
 @element
