@@ -58,8 +58,8 @@ __all__ = [
 ENCODE_TILE_ELEMENTS = 1 << 14
 DECODE_TILE_ELEMENTS = 1 << 15
 
-# Memory answers within the time of thirty-two blocks of 128 values: what is asked for later is late,
-# and what is asked for earlier pushes out what is in use.
+# Memory answers within the time of thirty-two blocks of 128 values: what is asked for later is
+# late, and what is asked for earlier pushes out what is in use.
 _AHEAD_BYTES = 1 << 14
 
 _ONE, _EIGHT, _EIGHTH = np.float32(1), np.float32(8), np.float32(0.125)
