@@ -92,6 +92,11 @@ def test_sums_are_the_same_bits(text: str) -> None:
     "text",
     [
         "int4/128",
+        "int4/256+stochastic",
+        "int4/2048+asym",
+        "int4/128+asym+hadamard",
+        "int8/96+hadamard",
+        "int7/128",
         "int3/24+asym",
         "int8/4096+stochastic",
         "int5/128+shift",
@@ -108,8 +113,8 @@ def test_sums_are_the_same_bits(text: str) -> None:
 )
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tensors_of_many_tiles(text: str, dtype: torch.dtype) -> None:
-    # Larger than several tiles (32768 elements), and ragged.
-    numel = 3 * 32768 + 4096 + 77
+    # Larger than several tiles (32768 elements); the last group of blocks and its last are ragged.
+    numel = 3 * 32768 + 4096 + 3 * 128 + 77
     x = torch.randn(numel, generator=torch.Generator().manual_seed(1)).to(dtype)
     reference, kernel = _codecs(text)
     payload = encoded(kernel, x)
