@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from thinwire.page import Page
+from thinwire.planner.hardware import Cluster
 from thinwire.planner.plan_charts import plan_charts
 from thinwire.planner.prediction import FIT_WORDS, Prediction
 from thinwire.planner.ranking import Plan
@@ -36,6 +37,15 @@ def render_plan_page(plan: Plan) -> Page:
         page.paragraph(reason)
     page.figures(plan_charts(plan))
     page.section("Time and traffic of one step")
+    _add_times(page, plan)
+    page.section("Memory of the worst rank at its worst moment")
+    _add_memory(page, plan)
+    page.section("Where the numbers come from")
+    _add_sources(page, cluster)
+    return page
+
+
+def _add_times(page: Page, plan: Plan) -> None:
     page.table(
         ("recipe", "step", "compute", "network", "codec", "offload", "across", "within"),
         (
@@ -59,7 +69,9 @@ def render_plan_page(plan: Plan) -> Page:
             for item in plan.predictions
         ),
     )
-    page.section("Memory of the worst rank at its worst moment")
+
+
+def _add_memory(page: Page, plan: Plan) -> None:
     terms = [term for term in plan.predictions[0].memory.device.to_json() if term != "total"]
     page.table(
         ("recipe", "fits", "moment", "total", *(term.replace("_", " ") for term in terms), "host"),
@@ -73,7 +85,9 @@ def render_plan_page(plan: Plan) -> Page:
             for item in plan.predictions
         ),
     )
-    page.section("Where the numbers come from")
+
+
+def _add_sources(page: Page, cluster: Cluster) -> None:
     page.table(
         ("number", "source"),
         (
@@ -87,7 +101,6 @@ def render_plan_page(plan: Plan) -> Page:
             for name, source in sources.items()
         ),
     )
-    return page
 
 
 def _sizes(prediction: Prediction, terms: list[str]) -> list[float]:

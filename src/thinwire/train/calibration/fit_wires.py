@@ -96,15 +96,7 @@ def fit_wires(
         moving_s = max(sample.median_s - started_s(sample.figure), sample.median_s / 10)
         rate = messages * sample.size / moving_s
         rates.setdefault(_way(sample.figure), {}).setdefault(sample.size, []).append(rate)
-    by_size = {
-        way: {size: statistics.geometric_mean(found) for size, found in sorted(sizes.items())}
-        for way, sizes in rates.items()
-    }
-    top = link_bytes_per_s or max(rate for sizes in by_size.values() for rate in sizes.values())
-    shares = {
-        way: [[size, min(1.0, max(LEAST_SHARE, rate / top))] for size, rate in sizes.items()]
-        for way, sizes in by_size.items()
-    }
+    top, shares = _shares(rates, link_bytes_per_s)
     pairs = [(started_s(s.figure), s.median_s) for s in first]
     return Wires(
         backend=backend,
@@ -115,6 +107,21 @@ def fit_wires(
         shares=shares,
         residual=Residual.of(f"smallest messages {case}", pairs),
     )
+
+
+def _shares(
+    rates: Mapping[str, Mapping[float, Sequence[float]]], link_bytes_per_s: float | None
+) -> tuple[float, dict[str, list[list[float]]]]:
+    """The highest rate, bytes/s, and the share of it that each way gets, by size of message."""
+    by_size = {
+        way: {size: statistics.geometric_mean(found) for size, found in sorted(sizes.items())}
+        for way, sizes in rates.items()
+    }
+    top = link_bytes_per_s or max(rate for sizes in by_size.values() for rate in sizes.values())
+    return top, {
+        way: [[size, min(1.0, max(LEAST_SHARE, rate / top))] for size, rate in sizes.items()]
+        for way, sizes in by_size.items()
+    }
 
 
 def _starts(
