@@ -28,6 +28,16 @@ def test_a_plan_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         assert said in told
 
 
+def test_a_preset_is_planned_within_its_positions(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", "--model", "gpt2", "--hosts", "2", "--link", "1gbit", "--recipes", "zero3"]
+    assert main(arguments) == 0
+    told = capsys.readouterr().out
+    assert "2 sequences of 1024 tokens a step" in told
+    assert "all positions that the model has" in told
+    assert main([*arguments, "--seq", "1025"]) == 2
+    assert "gpt2: has 1024 positions; use --seq 1024 or shorter" in capsys.readouterr().err
+
+
 def test_a_plan_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*PLAN, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -225,7 +226,49 @@ def test_the_edges_of_an_image_that_fill_no_patch_are_left_out(
     image: int, patch: int, patches: int
 ) -> None:
     config = {"model_type": "vit", **ENCODER, "image_size": image, "patch_size": patch}
-    assert config_workload(ModelConfig("m", config), tokens=8).tokens == patches + 1
+    assert config_workload(ModelConfig("m", config)).tokens == patches + 1
+
+
+LEARNED = [
+    ({"model_type": "gpt2", **GPT2}, 32),
+    ({"model_type": "gpt2", **GPT2, "n_positions": 4096}, 4096),
+    ({"model_type": "bert", **ENCODER, "vocab_size": 100}, 512),
+    ({"model_type": "bert", **ENCODER, "vocab_size": 100, "max_position_embeddings": 20}, 20),
+    ({"model_type": "vit", **ENCODER, "image_size": 32, "patch_size": 8}, 17),
+]
+
+
+@pytest.mark.parametrize(("config", "positions"), LEARNED)
+def test_no_sequence_is_longer_than_learned_positions(
+    config: dict[str, Any], positions: int
+) -> None:
+    made = ModelConfig("m", config)
+    assert config_workload(made, tokens=positions).tokens == positions
+    told = f"m: has {positions} positions; use --seq {positions} or shorter"
+    with pytest.raises(ConfigError, match=told):
+        config_workload(made, tokens=positions + 1)
+    assert config_workload(made).tokens == min(2048, positions)
+
+
+def test_every_family_with_a_table_of_positions_is_among_them() -> None:
+    families = {config["model_type"] for config, _ in LEARNED}
+    for config in CONFIGS:
+        shapes = shapes_of(config_workload(ModelConfig("m", config)))
+        has_table = any(re.search(r"wpe|position_embedding", name) for name in shapes)
+        assert has_table == (config["model_type"] in families), config
+        if not has_table:
+            assert config_workload(ModelConfig("m", config)).tokens == 2048
+
+
+def test_a_sequence_that_was_not_asked_for_is_told() -> None:
+    told = parse_model("gpt2").assumptions
+    assert told == ("Sequences of 1024 tokens, all positions that the model has.",)
+    assert parse_model("gpt2", tokens=1024).assumptions == ()
+    assert parse_model("llama-2-7b").assumptions == ()
+    vit = ModelConfig("m", {"model_type": "vit", **ENCODER, "image_size": 32, "patch_size": 8})
+    (told_of_image,) = config_workload(vit, tokens=8).assumptions
+    assert "17 tokens, as the image" in told_of_image
+    assert config_workload(vit).assumptions == ()
 
 
 def test_a_patch_larger_than_the_image_is_refused() -> None:

@@ -29,8 +29,14 @@ def plan(  # noqa: PLR0913 - typer reads the options from the signature
         ),
     ],
     seq: Annotated[
-        int, typer.Option(min=1, help="Tokens per sequence.", rich_help_panel=WORKLOAD)
-    ] = 2048,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Tokens per sequence. Default: 2048, or as many as the model has positions where "
+            "those are fewer.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = None,
     micro_batch: Annotated[
         int, typer.Option(min=1, help="Sequences per rank at once.", rich_help_panel=WORKLOAD)
     ] = 1,

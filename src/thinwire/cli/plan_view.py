@@ -39,6 +39,8 @@ def print_plan(plan: Plan, *, page: Path | None) -> None:
     """
     console = result_console(UNATTENDED_WIDTH)
     console.print(Text(_headline(plan)))
+    for assumption in plan.setting.workload.assumptions:
+        console.print(Text(assumption))
     console.print(_time_table(plan))
     console.print(_memory_table(plan))
     for reason in plan.reasons:

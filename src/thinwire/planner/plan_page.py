@@ -33,8 +33,8 @@ def render_plan_page(plan: Plan) -> Page:
     )
     first, *others = plan.reasons
     page.conclusion(first)
-    for reason in others:
-        page.paragraph(reason)
+    for sentence in (*others, *setting.workload.assumptions):
+        page.paragraph(sentence)
     page.figures(plan_charts(plan))
     page.section("Time and traffic of one step")
     _add_times(page, plan)

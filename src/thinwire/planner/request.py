@@ -130,7 +130,7 @@ class PlanRequest:
     Attributes:
         model: as :func:`thinwire.planner.models.parse_model` takes it.
         cluster: what is said about the cluster.
-        seq: tokens in a sequence.
+        seq: tokens in a sequence; ``None``: 2048, or as many as the model has positions.
         micro_batch: sequences per data-parallel rank at once.
         accumulate: micro-batches per optimizer step.
         tp: tensor-parallel ranks.
@@ -139,7 +139,7 @@ class PlanRequest:
 
     model: str
     cluster: ClusterRequest
-    seq: int = 2048
+    seq: int | None = None
     micro_batch: int = 1
     accumulate: int = 1
     tp: int = 1

@@ -101,6 +101,7 @@ class Workload:
         layers: runs of layers in the order of forward.
         head: what is computed after the layers.
         dtype: of the checkpoint: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
+        assumptions: what was decided in place of whoever named the model, in sentences.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Workload:
     layers: tuple[Layer, ...]
     head: tuple[Operation, ...] = ()
     dtype: str = "fp32"
+    assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.tokens < 1:

@@ -8,6 +8,7 @@ path/to/model         a Hugging Face config.json, or the folder that holds one
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tomllib
 from pathlib import Path
@@ -19,6 +20,7 @@ from thinwire.planner.models.decoder import FAMILIES, decoder_workload
 from thinwire.planner.models.encoder import bert_workload, vit_workload
 from thinwire.planner.models.gpt import gpt_workload, nearest_shape, parse_shape, parse_size
 from thinwire.planner.models.gpt2 import gpt2_workload, neox_workload
+from thinwire.planner.models.positions import DEFAULT_TOKENS, sequence_length
 from thinwire.planner.models.t5 import t5_workload
 from thinwire.planner.value_form import check_at_most
 from thinwire.planner.workload import Workload
@@ -35,23 +37,26 @@ SEQUENCE_FAMILIES = {
 }
 
 
-def parse_model(text: str, *, tokens: int, fused: bool = True) -> Workload:
+def parse_model(text: str, *, tokens: int | None = None, fused: bool = True) -> Workload:
     """The workload that a text names.
 
     Args:
         text: one of the forms above. A preset's name wins over a folder of the same name.
-        tokens: sequence length. A ViT has its own, which its image size decides.
+        tokens: sequence length; ``None``: 2048, or as many as the model has positions where those
+            are fewer. A ViT has its own, which its image size decides.
         fused: attention as one kernel (FlashAttention), or with its square of scores in memory.
 
     Raises:
         ConfigError: none of the forms, or sizes that cannot be; says what to write instead.
     """
-    check_at_most("sequence length", tokens)
+    if tokens is not None:
+        check_at_most("sequence length", tokens)
+    length = DEFAULT_TOKENS if tokens is None else tokens
     text = text.strip()
     presets = _presets()
     text = presets["shapes"].get(text, text)
     if text.startswith("gpt:"):
-        return gpt_workload(parse_shape(text), tokens=tokens, fused=fused)
+        return gpt_workload(parse_shape(text), tokens=length, fused=fused)
     if text in presets["configs"]:
         config = ModelConfig(name=text, values=presets["configs"][text])
         return config_workload(config, tokens=tokens, fused=fused)
@@ -66,29 +71,38 @@ def parse_model(text: str, *, tokens: int, fused: bool = True) -> Workload:
             f"({', '.join(preset_names())}), a Hugging Face config.json or its folder, or a number "
             "of parameters such as 1.3B"
         )
-    return gpt_workload(nearest_shape(num_parameters, tokens=tokens), tokens=tokens, fused=fused)
+    return gpt_workload(nearest_shape(num_parameters, tokens=length), tokens=length, fused=fused)
 
 
-def config_workload(config: ModelConfig, *, tokens: int, fused: bool = True) -> Workload:
+def config_workload(
+    config: ModelConfig, *, tokens: int | None = None, fused: bool = True
+) -> Workload:
     """The workload of a Hugging Face config.
 
     Args:
         config: its content.
-        tokens: sequence length.
+        tokens: sequence length, as :func:`parse_model` takes it.
         fused: attention as one kernel, or with its square of scores in memory.
 
     Raises:
-        ConfigError: a family that is not known here, or a size that is missing or cannot be.
+        ConfigError: a family that is not known here, a size that is missing or cannot be, or a
+            sequence longer than the model's positions.
     """
     if config.family == "vit":
-        return vit_workload(config, fused=fused)
+        return vit_workload(config, tokens=tokens, fused=fused)
     if config.family not in SEQUENCE_FAMILIES:
         known = ", ".join((*SEQUENCE_FAMILIES, "vit"))
         raise ConfigError(
             f"{config.label}: model_type {quoted(config.family)} is not known; known are {known}; "
             "give the number of parameters instead, such as 1.3B"
         )
-    return SEQUENCE_FAMILIES[config.family](config, tokens=tokens, fused=fused)
+    length = sequence_length(config, tokens)
+    workload = SEQUENCE_FAMILIES[config.family](config, tokens=length, fused=fused)
+    if tokens is not None or length == DEFAULT_TOKENS:
+        return workload
+    return dataclasses.replace(
+        workload, assumptions=(f"Sequences of {length} tokens, all positions that the model has.",)
+    )
 
 
 def preset_names() -> tuple[str, ...]:

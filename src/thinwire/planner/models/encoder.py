@@ -6,6 +6,7 @@ from thinwire.errors import ConfigError
 from thinwire.planner.models.builder import Attention, LayerBuilder
 from thinwire.planner.models.config import ModelConfig
 from thinwire.planner.models.gpt import embedding, language_head
+from thinwire.planner.models.positions import check_positions, num_positions
 from thinwire.planner.operation import Operation
 from thinwire.planner.workload import Workload
 
@@ -23,11 +24,10 @@ def bert_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Workload:
         fused: attention as one kernel, or with its square of scores in memory.
 
     Raises:
-        ConfigError: a size is missing or cannot be, or the sequence is longer than the positions.
+        ConfigError: a size is missing or cannot be.
     """
     hidden, vocabulary = config.integer("hidden_size"), config.integer("vocab_size")
     inner = config.integer("intermediate_size")
-    positions = config.integer("max_position_embeddings", 512)
     dropout = config.dropout("attention_probs_dropout_prob", "hidden_dropout_prob")
     block = LayerBuilder(hidden, dropout=dropout)
     for part in ("query", "key", "value"):
@@ -46,7 +46,7 @@ def bert_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Workload:
 
     stem = LayerBuilder(hidden)
     stem.parameter("bert.embeddings.word_embeddings.weight", vocabulary, hidden, split=0)
-    stem.parameter("bert.embeddings.position_embeddings.weight", positions, hidden)
+    stem.parameter("bert.embeddings.position_embeddings.weight", num_positions(config), hidden)
     stem.parameter(
         "bert.embeddings.token_type_embeddings.weight", config.integer("type_vocab_size", 2), hidden
     )
@@ -61,10 +61,6 @@ def bert_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Workload:
     stem.parameter("cls.predictions.transform.dense.weight", hidden, hidden)
     stem.parameter("cls.predictions.transform.dense.bias", hidden)
     stem.norm("cls.predictions.transform.LayerNorm", bias=True, computed=False)
-    if tokens > positions:
-        raise ConfigError(
-            f"{config.label}: has {positions} positions; use --seq {positions} or shorter"
-        )
     return Workload(
         name=config.name,
         tokens=tokens,
@@ -75,15 +71,16 @@ def bert_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Workload:
     )
 
 
-def vit_workload(config: ModelConfig, *, fused: bool) -> Workload:
+def vit_workload(config: ModelConfig, *, tokens: int | None, fused: bool) -> Workload:
     """The workload of a ViT image classifier; its sequence is the patches and one class token.
 
     Args:
         config: with the sizes of a ``vit`` model.
+        tokens: sequence length that was asked for, which decides nothing; ``None``: none was.
         fused: attention as one kernel, or with its square of scores in memory.
 
     Raises:
-        ConfigError: a size is missing or cannot be.
+        ConfigError: a size is missing or cannot be, or the sequence is longer than the positions.
     """
     hidden, inner = config.integer("hidden_size"), config.integer("intermediate_size")
     patch, channels = config.integer("patch_size", 16), config.integer("num_channels", 3)
@@ -94,14 +91,16 @@ def vit_workload(config: ModelConfig, *, fused: bool) -> Workload:
             "no patch; correct one of the two"
         )
     patches = (side // patch) ** 2  # what is left at the edges is not looked at
-    tokens, pixels = patches + 1, channels * patch**2
+    length, pixels = patches + 1, channels * patch**2
+    if tokens is not None:
+        check_positions(config, tokens, length)
     dropout = config.dropout("attention_probs_dropout_prob", "hidden_dropout_prob")
     bias = config.flag("qkv_bias", default=True)
     block = LayerBuilder(hidden, dropout=dropout)
     block.norm("layernorm_before", bias=True)
     for part in ("q", "k", "v"):
         block.column(f"attention.{part}_proj", hidden, hidden, bias=bias, keeps_input=part == "q")
-    block.attention(_bidirectional(config, tokens, fused, dropout))
+    block.attention(_bidirectional(config, length, fused, dropout))
     block.row("attention.o_proj", hidden, hidden, bias=True)
     block.residual()
     block.norm("layernorm_after", bias=True)
@@ -116,7 +115,7 @@ def vit_workload(config: ModelConfig, *, fused: bool) -> Workload:
         classes = len(labels)
     stem = LayerBuilder(hidden)
     stem.parameter("vit.embeddings.cls_token", 1, 1, hidden)
-    stem.parameter("vit.embeddings.position_embeddings", 1, tokens, hidden)
+    stem.parameter("vit.embeddings.position_embeddings", 1, length, hidden)
     stem.parameter(
         "vit.embeddings.patch_embeddings.projection.weight", hidden, channels, patch, patch
     )
@@ -128,12 +127,17 @@ def vit_workload(config: ModelConfig, *, fused: bool) -> Workload:
     last_norm = Operation(name="last norm", moved=2 * hidden, saved=hidden, saved_bytes=8)
     return Workload(
         name=config.name,
-        tokens=tokens,
+        tokens=length,
         root=stem.build(""),
         layers=(block.build("vit.layers.{}", count=config.depth("num_hidden_layers")),),
-        head=(last_norm, Operation(name="classifier", flops=2.0 * hidden * classes / tokens)),
+        head=(last_norm, Operation(name="classifier", flops=2.0 * hidden * classes / length)),
         dtype=config.dtype,
+        assumptions=() if tokens in (None, length) else (_ignored(tokens, length),),
     )
+
+
+def _ignored(tokens: int | None, length: int) -> str:
+    return f"Sequences of {length} tokens, as the image and its patches say, and not of {tokens}."
 
 
 def _bidirectional(config: ModelConfig, tokens: int, fused: bool, dropout: bool) -> Attention:

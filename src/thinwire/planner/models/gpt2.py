@@ -5,6 +5,7 @@ from __future__ import annotations
 from thinwire.planner.models.builder import Attention, LayerBuilder
 from thinwire.planner.models.config import ModelConfig
 from thinwire.planner.models.gpt import embedding, language_head
+from thinwire.planner.models.positions import num_positions
 from thinwire.planner.workload import Workload
 
 __all__ = ["gpt2_workload", "neox_workload"]
@@ -39,7 +40,7 @@ def gpt2_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Workload:
 
     stem = LayerBuilder(hidden)
     stem.parameter("transformer.wte.weight", vocabulary, hidden, split=0)
-    stem.parameter("transformer.wpe.weight", config.integer("n_positions"), hidden)
+    stem.parameter("transformer.wpe.weight", num_positions(config), hidden)
     stem.norm("transformer.ln_f", bias=True, computed=False)
     if not config.flag("tie_word_embeddings", default=True):
         stem.parameter("lm_head.weight", vocabulary, hidden, split=0)
