@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from thinwire.planner.hardware_file import (
 )
 from thinwire.planner.request import ClusterRequest, PlanRequest
 from thinwire.planner.source import SOURCES, kind_of, least_sure
+from thinwire.recipes import parse_recipe
 
 # what machines of these years are like; a card's bandwidth wrong by a factor of 1,000 falls out
 RANGES = {
@@ -258,8 +260,18 @@ def test_impossible_shapes_are_refused(changes: dict[str, int], told: str) -> No
 
 
 def test_a_dtype_that_a_device_lacks_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no matrix products in bf16: use compute=fp16 or"):
-        load_device("v100-32gb").peak("bf16")
+    for name in device_names():
+        device = load_device(name)
+        for dtype in {"fp32", "bf16", "fp16"} - set(device.flop_per_s):
+            with pytest.raises(ConfigError, match=f"no matrix products in {dtype}: use ") as raised:
+                device.peak(dtype)
+            advised = re.findall(r"compute=\w+", str(raised.value))
+            assert advised
+            for field in advised:  # can be typed
+                assert parse_recipe(f"zero3:{field}").compute in device.flop_per_s
+    only_fp16 = load_device("cpu", {"flop_per_s": {"fp16": 1e12}})
+    with pytest.raises(ConfigError, match="use another device"):
+        only_fp16.peak("bf16")
 
 
 @given(

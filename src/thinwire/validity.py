@@ -13,7 +13,7 @@ from thinwire.rules import parse_exceptions, with_other_bits
 if TYPE_CHECKING:
     from thinwire.recipe import Recipe
 
-__all__ = ["RULE_FIELDS", "check_recipe"]
+__all__ = ["COMPUTE_DTYPES", "RULE_FIELDS", "check_recipe"]
 
 STAGES = (0, 1, 2, 3)
 COMPUTE_DTYPES = ("fp32", "bf16")

@@ -19,6 +19,7 @@ from thinwire.planner.source import check_sources
 from thinwire.planner.value_form import check_at_most
 from thinwire.planner.workload import DTYPE_BYTES
 from thinwire.quoting import quoted
+from thinwire.validity import COMPUTE_DTYPES
 
 __all__ = [
     "LOW_RANK",
@@ -159,13 +160,13 @@ class Device:
         """FLOP/s of matrix products in a dtype.
 
         Raises:
-            ConfigError: the device has none; says which it has.
+            ConfigError: the device has none; says which a recipe can have instead.
         """
         if dtype not in self.flop_per_s:
-            raise ConfigError(
-                f"device {self.name} has no matrix products in {dtype}: use compute="
-                f"{' or compute='.join(self.flop_per_s)}"
-            )
+            # some have dtypes that no recipe computes in
+            usable = [f"compute={name}" for name in COMPUTE_DTYPES if name in self.flop_per_s]
+            advice = " or ".join(usable) or "another device"
+            raise ConfigError(f"device {self.name} has no matrix products in {dtype}: use {advice}")
         return self.flop_per_s[dtype]
 
     @property
