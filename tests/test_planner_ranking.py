@@ -9,7 +9,7 @@ import pytest
 
 from planner_settings import accelerators, lab_setting
 from thinwire.errors import ConfigError
-from thinwire.planner.break_even import SURE, PayingRates, best_step_s, price
+from thinwire.planner.break_even import SURE, TIE, PayingRates, best_step_s, price
 from thinwire.planner.candidates import drift_rank, grid, named_recipes, sends_fewer_bits
 from thinwire.planner.explain import sensitivities
 from thinwire.planner.hardware import OVERHEADS
@@ -94,7 +94,8 @@ def test_what_is_said_of_a_rate_holds_at_it(model: str, rate: str) -> None:
     fitting = [item for item in plan.predictions if item.fit.fits]
     small = min(item.step_s for item in fitting if sends_fewer_bits(item.recipe))
     large = min(item.step_s for item in fitting if not sends_fewer_bits(item.recipe))
-    assert plan.paying.pays_at(setting.cluster.link.bit_per_s) == (small < large)
+    if max(small, large) > (1 + TIE) * min(small, large):
+        assert plan.paying.pays_at(setting.cluster.link.bit_per_s) == (small < large)
     crossings = plan.paying.crossings_bit_per_s
     assert list(crossings) == sorted(crossings)
     if crossings:
@@ -102,6 +103,92 @@ def test_what_is_said_of_a_rate_holds_at_it(model: str, rate: str) -> None:
         assert not any("at any bandwidth" in reason for reason in plan.reasons)
     else:
         assert plan.break_even_bit_per_s is None
+
+
+@pytest.mark.parametrize(
+    ("model", "hosts", "device"),
+    [
+        ("llama-2-7b", 4, "a100-80gb"),  # another recipe leads between 300 and 800 Gbit/s alone
+        ("llama-2-7b", 2, "h100-80gb"),
+        ("gpt:12x768x12", 8, "h100-80gb"),
+        ("gpt:24x2048x16", 4, "v100-32gb"),
+    ],
+)
+def test_a_verdict_holds_at_every_rate(model: str, hosts: int, device: str) -> None:
+    """Wherever the best of both sides differ, all recipes priced: between the planner's own too."""
+    compute = "fp32" if device.startswith("v100") else None
+    named = None
+    verdicts = []
+    for link in ("1gbit", "522gbit"):
+        cluster = ClusterRequest(hosts=hosts, ranks=8, device=device, link=link)
+        setting = PlanRequest(model=model, cluster=cluster).setting()
+        recipes = [
+            recipe if compute is None else dataclasses.replace(recipe, compute=compute)
+            for recipe in named_recipes(setting)
+        ]
+        plan = make_plan(setting, recipes)
+        assert plan.paying is not None
+        fitting = [item.recipe for item in plan.predictions if item.fit.fits]
+        small = price(setting, [recipe for recipe in fitting if sends_fewer_bits(recipe)])
+        large = price(setting, [recipe for recipe in fitting if not sends_fewer_bits(recipe)])
+        if named is None:
+            named = [
+                (rate, best_step_s(setting, large, rate) / best_step_s(setting, small, rate))
+                for rate in (1e6 * 10 ** (step / 7) for step in range(8 * 7))
+            ]
+        for rate, gain in named:
+            if max(gain, 1 / gain) > 1 + TIE:
+                assert plan.paying.pays_at(rate) == (gain > 1), f"at {rate:g} bit/s"
+        verdicts.append(plan.paying)
+    assert verdicts[0] == verdicts[1]
+
+
+def test_a_tie_is_no_break_even() -> None:
+    """Two recipes that nobody can tell apart on a fast wire: what is left is said to be nothing."""
+    cluster = ClusterRequest(hosts=4, ranks=8, device="a100-80gb", link="30tbit")
+    setting = PlanRequest(model="llama-2-7b", cluster=cluster).setting()
+    plan = make_plan(setting, named_recipes(setting))
+    assert plan.paying is not None
+    assert len(plan.paying.crossings_bit_per_s) == 1
+    assert not any("1.00 times" in reason for reason in plan.reasons)
+
+
+def test_pipeline_stages_send_and_nobody_says_otherwise() -> None:
+    """Activations between stages cross hosts: bytes of every pass, whoever shares parameters."""
+    cluster = ClusterRequest(hosts=4, ranks=2, device="a100-80gb", link="1gbit")
+    request = PlanRequest(
+        model="gpt:8x1024x16", cluster=cluster, tp=2, pp=4, accumulate=8, seq=1024
+    )
+    setting = request.setting()
+    plan = make_plan(setting, [parse_recipe("zero3"), parse_recipe("thin")])
+    handed_on = 2 * 8 * 1024 * 1024 * 2 / 2  # there and back, micro-batches, tokens, bf16, tp
+    assert not setting.group.is_across
+    for prediction in plan.predictions:
+        assert prediction.sent.across_bytes == handed_on
+    assert not any("nothing crosses the link" in reason for reason in plan.reasons)
+    assert any("only what pipeline stages hand on" in reason for reason in plan.reasons)
+
+
+def test_help_that_does_not_fit_is_none() -> None:
+    cluster = ClusterRequest(hosts=2, ranks=4, device="a100-40gb", link="10gbit")
+    setting = PlanRequest(model="llama-2-13b", cluster=cluster).setting()
+    prediction = predict(setting, parse_recipe("zero3"))
+    assert prediction.fit.fits
+    twice = dataclasses.replace(setting, micro_batch=2)
+    assert not predict(twice, parse_recipe("zero3")).fit.fits
+    assert "twice the micro-batch, per sequence" not in sensitivities(setting, prediction)
+    most = dataclasses.replace(setting, accumulate=10**9)  # and twice that is no setting
+    assert "twice the accumulation, per sequence" not in sensitivities(most, prediction)
+
+
+def test_a_checkpoint_of_half_the_bits_is_said_to_be_trained_whole() -> None:
+    for dtype, said in (("fp32", 0), ("bf16", 1), ("fp16", 1)):
+        setting = accelerators(bit_per_s=1e9)
+        setting = dataclasses.replace(
+            setting, workload=dataclasses.replace(setting.workload, dtype=dtype)
+        )
+        reasons = make_plan(setting, [parse_recipe("zero3")]).reasons
+        assert sum(f"parameters are {dtype}" in reason for reason in reasons) == said
 
 
 def test_intervals_are_where_it_pays() -> None:
@@ -174,7 +261,7 @@ def test_deep_narrow_models_cost_no_more() -> None:
 
 
 def test_compression_that_loses_is_said_to_lose() -> None:
-    setting = accelerators(bit_per_s=1e13)
+    setting = accelerators(bit_per_s=4.5e11)
     plan = make_plan(setting, parse_recipes("zero2,zeropp"))
     assert any("Compression loses" in reason for reason in plan.reasons)
     slow = make_plan(accelerators(bit_per_s=1e9), parse_recipes("zero2,zeropp"))

@@ -6,11 +6,13 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
-from thinwire.planner.break_even import BESIDE, SURE, PayingRates
+from thinwire.planner.break_even import BESIDE, SURE, TIE, PayingRates
 from thinwire.planner.candidates import sends_fewer_bits
-from thinwire.planner.prediction import Fit, Prediction, step_s
+from thinwire.planner.prediction import Fit, Prediction, predict, step_s
 from thinwire.planner.setting import Setting
 from thinwire.planner.trust import beyond_scope, confidence
+from thinwire.planner.value_form import LARGEST
+from thinwire.planner.workload import DTYPE_BYTES
 from thinwire.quantities import format_bit_rate, format_bytes, format_duration
 
 __all__ = ["explain", "sensitivities"]
@@ -58,6 +60,7 @@ def explain(
         if len(named) < len(failing):
             left_out += f"; and {len(failing) - len(named)} more"
         sentences.append(f"Too large for the memory there is: {left_out}.")
+    sentences.extend(_checkpoint(setting))
     sentences.extend(_unknown(setting))
     sentences.extend(_bounds((*fitting[:limit], *failing[:limit])))
     sentences.extend(beyond_scope(setting.cluster))
@@ -66,35 +69,31 @@ def explain(
 
 
 def sensitivities(setting: Setting, prediction: Prediction) -> dict[str, float]:
-    """How much longer or shorter the step gets by one change, as a ratio, by the change's name."""
+    """How much longer or shorter the step gets by one change, as a ratio, by the change's name.
+
+    A batch that does not fit, or is beyond what a plan takes, is no change to speak of.
+    """
     recipe, cluster = prediction.recipe, setting.cluster
     link = cluster.link
-    changes = {
-        "twice the bandwidth": dataclasses.replace(
-            setting, cluster=cluster.with_link(2 * link.bit_per_s)
-        ),
-        "half the latency": dataclasses.replace(
-            setting,
-            cluster=dataclasses.replace(
-                cluster, link=dataclasses.replace(link, latency_s=link.latency_s / 2)
-            ),
-        ),
-        "devices twice as fast": dataclasses.replace(
-            setting, cluster=cluster.with_compute_scale(2.0)
-        ),
-        "twice the micro-batch, per sequence": dataclasses.replace(
-            setting, micro_batch=2 * setting.micro_batch
-        ),
-        "twice the accumulation, per sequence": dataclasses.replace(
-            setting, accumulate=2 * setting.accumulate
-        ),
+    shorter = dataclasses.replace(link, latency_s=link.latency_s / 2)
+    clusters = {
+        "twice the bandwidth": cluster.with_link(2 * link.bit_per_s),
+        "half the latency": dataclasses.replace(cluster, link=shorter),
+        "devices twice as fast": cluster.with_compute_scale(2.0),
     }
-    ratios = {}
-    for name, changed in changes.items():
-        sequences = (changed.micro_batch * changed.accumulate) / (
-            setting.micro_batch * setting.accumulate
-        )
-        ratios[name] = step_s(changed, recipe) / sequences / prediction.step_s
+    ratios = {
+        name: step_s(dataclasses.replace(setting, cluster=changed), recipe) / prediction.step_s
+        for name, changed in clusters.items()
+    }
+    batches = {
+        "twice the micro-batch, per sequence": {"micro_batch": 2 * setting.micro_batch},
+        "twice the accumulation, per sequence": {"accumulate": 2 * setting.accumulate},
+    }
+    for name, change in batches.items():
+        if max(change.values()) <= LARGEST:
+            larger = predict(dataclasses.replace(setting, **change), recipe)
+            if larger.fit.fits:
+                ratios[name] = larger.step_s / 2 / prediction.step_s
     return ratios
 
 
@@ -132,19 +131,28 @@ def _compression(
 ) -> str:
     compressed = [item.step_s for item in fitting if sends_fewer_bits(item.recipe)]
     others = [item.step_s for item in fitting if not sends_fewer_bits(item.recipe)]
-    if not setting.group.is_across:
+    if setting.cluster.hosts == 1:
         return "All ranks share one host, so nothing crosses the link."
+    if not setting.group.is_across:
+        return (
+            "The ranks that share parameters share a host, so no weights or gradients cross the "
+            "link, only what pipeline stages hand on."
+        )
     if paying is None:
         side = "uncompressed" if others else "compressed"
         return f"Only {side} recipes were compared, so there is no break-even bandwidth."
     gain = min(others) / min(compressed)
+    if paying.pays_slowest is None:
+        return f"Among these recipes compression changes no step by {TIE:.0%}, at any bandwidth."
+    here = f"at this one by {max(gain, 1 / gain):.2f} times"
+    if max(gain, 1 / gain) <= 1 + TIE:
+        here = f"at this one neither makes a step {TIE:.0%} shorter"
     if not paying.crossings_bit_per_s:
-        if paying.pays_slowest:
-            return f"Compression pays at any bandwidth here; at this one by {gain:.2f} times."
-        return f"Compression loses at any bandwidth here; at this one by {1 / gain:.2f} times."
+        verdict = "pays" if paying.pays_slowest else "loses"
+        return f"Among these recipes compression {verdict} at any bandwidth; {here}."
     where = " and ".join(_interval(low, high) for low, high in paying.intervals())
-    if gain > 1:
-        return f"Compression pays {where} a host; at this bandwidth by {gain:.2f} times."
+    if gain >= 1 or max(gain, 1 / gain) <= 1 + TIE:
+        return f"Compression pays {where} a host; {here.replace('this one', 'this bandwidth')}."
     return f"Compression loses here, by {1 / gain:.2f} times: it pays only {where} a host."
 
 
@@ -207,6 +215,19 @@ def _missing(fit: Fit) -> str:
     device, host = fit.device_missing_bytes or 0.0, fit.host_missing_bytes or 0.0
     where = "the device" if device >= host else "the host"
     return f"{format_bytes(max(device, host))} on {where}"
+
+
+def _checkpoint(setting: Setting) -> list[str]:
+    """What becomes of a checkpoint that has half the bits that training keeps."""
+    workload = setting.workload
+    if workload.dtype == "fp32":
+        return []
+    stored = format_bytes(workload.num_parameters * DTYPE_BYTES[workload.dtype])
+    trained = format_bytes(workload.num_parameters * DTYPE_BYTES["fp32"])
+    return [
+        f"The checkpoint's parameters are {workload.dtype}, {stored}; they are planned as fp32, "
+        f"{trained} over the ranks that share them, as an optimizer needs them: load them so."
+    ]
 
 
 def _unknown(setting: Setting) -> list[str]:

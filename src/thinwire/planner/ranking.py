@@ -14,7 +14,7 @@ from typing import Any
 
 from thinwire.errors import ConfigError
 from thinwire.patterns import check_patterns
-from thinwire.planner.break_even import PayingRates, paying_rates
+from thinwire.planner.break_even import TIE, PayingRates, paying_rates
 from thinwire.planner.candidates import drift_rank, memory_variants, sends_fewer_bits
 from thinwire.planner.explain import explain
 from thinwire.planner.prediction import Prediction, predict
@@ -22,9 +22,6 @@ from thinwire.planner.setting import Setting
 from thinwire.recipe import Recipe
 
 __all__ = ["Plan", "make_plan"]
-
-# Recipes closer than this are as fast as each other, for all that the model knows.
-TIE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

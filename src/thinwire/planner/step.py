@@ -54,8 +54,8 @@ class Step:
         self._offload = offload_time(setting, recipe, self._states)
 
     def sent(self) -> Sent:
-        """Bytes that the rank that sends most hands to the backend."""
-        total = Sent()
+        """Bytes that the rank that sends most hands to the backend, or to the next stage."""
+        total = self._handed_on
         for times, call in self.calls():
             total += call.sent.times(times)
         return total
@@ -325,14 +325,29 @@ class Step:
     @cached_property
     def _between_stages_s(self) -> float:
         """Seconds of the activations and gradients that a pipeline stage hands on."""
-        parallelism = self._setting.parallelism
-        if parallelism.pp == 1:
+        if self._setting.parallelism.pp == 1:
             return 0.0
-        layer = self._layers[-1]
-        # each tensor-parallel rank sends its part, the receivers gather (arXiv 2104.04473, 4.1)
-        size_bytes = self._setting.tokens * layer.boundary * DTYPE_BYTES[self._recipe.compute]
-        once_s = stage_link_s(self._cluster, size_bytes / parallelism.tp)
-        return 2 * self._setting.accumulate * parallelism.interleave * once_s
+        return self._hand_overs * stage_link_s(self._cluster, self._boundary_bytes)
+
+    @property
+    def _handed_on(self) -> Sent:
+        """Activations and gradients that a rank of a middle stage hands on."""
+        if self._setting.parallelism.pp == 1:
+            return Sent()
+        size_bytes = self._hand_overs * self._boundary_bytes
+        is_across = self._cluster.hosts > 1
+        return Sent(0, size_bytes) if is_across else Sent(size_bytes, 0)
+
+    @property
+    def _hand_overs(self) -> int:
+        """How often a stage hands on in a step: activations forward, gradients back."""
+        return 2 * self._setting.accumulate * self._setting.parallelism.interleave
+
+    @property
+    def _boundary_bytes(self) -> float:
+        """What a rank hands on at once: its part, the receivers gather (arXiv 2104.04473, 4.1)."""
+        size_bytes = self._setting.tokens * self._layers[-1].boundary
+        return size_bytes * DTYPE_BYTES[self._recipe.compute] / self._setting.parallelism.tp
 
 
 def _repeated(times: float, calls: Iterable[Call]) -> Iterator[tuple[float, Call]]:

@@ -11,7 +11,7 @@ from typing import Any
 from thinwire.errors import ConfigError
 from thinwire.quoting import quoted, shortened
 
-__all__ = ["MOST_LAYERS", "check_at_most", "check_form", "is_number"]
+__all__ = ["LARGEST", "MOST_LAYERS", "check_at_most", "check_form", "is_number"]
 
 # of hosts, tokens, a width or a vocabulary: what is predicted are products of these
 LARGEST = 10**9
