@@ -20,7 +20,7 @@ PricedRecipe = tuple[Recipe, RecipeTraffic]
 SLOWEST_BIT_PER_S = 1e6
 DECADES = 8  # up to 100 Tbit/s
 POINTS_A_DECADE = 3
-FEW = 24  # recipes that are all priced at every rate; of more, the fastest of each decade
+FEW = 24  # recipes that are all priced at every rate; of more, the fastest two of each decade
 BESIDE = 0.25  # of a break-even's rate: what a user may be away from it
 SURE = 0.05  # of a step: about the median error of plans in the lab, benchmarks/planner
 TIE = 0.01  # of a step: nobody can tell two recipes apart, and neither pays
@@ -173,7 +173,9 @@ class _Side:
         self._best_s: dict[float, float] = {}
         self._recipes = price(setting, list(kinds.values()))
         if len(self._recipes) > FEW:
-            leaders = [self._recipes[0], *(self._fastest(rate) for rate in _rates(POINTS_A_DECADE))]
+            leaders = [self._recipes[0]]
+            for rate in _rates(1):
+                leaders.extend(self._fastest_two(rate))
             self._recipes = list(dict(leaders).items())
 
     def best_s(self, bit_per_s: float) -> float:
@@ -182,8 +184,11 @@ class _Side:
             self._best_s[bit_per_s] = best_step_s(self._setting, self._recipes, bit_per_s)
         return self._best_s[bit_per_s]
 
-    def _fastest(self, bit_per_s: float) -> PricedRecipe:
-        return min(self._recipes, key=lambda item: best_step_s(self._setting, [item], bit_per_s))
+    def _fastest_two(self, bit_per_s: float) -> list[PricedRecipe]:
+        """The second may lead between this decade and the next."""
+        steps_s = [best_step_s(self._setting, [item], bit_per_s) for item in self._recipes]
+        order = sorted(range(len(steps_s)), key=steps_s.__getitem__)
+        return [self._recipes[index] for index in order[:2]]
 
 
 def _sending(recipe: Recipe) -> Recipe:

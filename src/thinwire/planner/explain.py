@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from thinwire.planner.break_even import BESIDE, SURE, TIE, PayingRates
 from thinwire.planner.candidates import sends_fewer_bits
@@ -75,25 +75,24 @@ def sensitivities(setting: Setting, prediction: Prediction) -> dict[str, float]:
     """
     recipe, cluster = prediction.recipe, setting.cluster
     link = cluster.link
-    shorter = dataclasses.replace(link, latency_s=link.latency_s / 2)
+    shorter = replace(link, latency_s=link.latency_s / 2)
     clusters = {
         "twice the bandwidth": cluster.with_link(2 * link.bit_per_s),
-        "half the latency": dataclasses.replace(cluster, link=shorter),
+        "half the latency": replace(cluster, link=shorter),
         "devices twice as fast": cluster.with_compute_scale(2.0),
     }
     ratios = {
-        name: step_s(dataclasses.replace(setting, cluster=changed), recipe) / prediction.step_s
+        name: step_s(replace(setting, cluster=changed), recipe) / prediction.step_s
         for name, changed in clusters.items()
     }
-    batches = {
-        "twice the micro-batch, per sequence": {"micro_batch": 2 * setting.micro_batch},
-        "twice the accumulation, per sequence": {"accumulate": 2 * setting.accumulate},
-    }
-    for name, change in batches.items():
-        if max(change.values()) <= LARGEST:
-            larger = predict(dataclasses.replace(setting, **change), recipe)
-            if larger.fit.fits:
-                ratios[name] = larger.step_s / 2 / prediction.step_s
+    batches = {"micro-batch": (2, 1), "accumulation": (1, 2)}
+    for name, (sequences, times) in batches.items():
+        micro_batch, accumulate = sequences * setting.micro_batch, times * setting.accumulate
+        if max(micro_batch, accumulate) > LARGEST:
+            continue
+        larger = predict(replace(setting, micro_batch=micro_batch, accumulate=accumulate), recipe)
+        if larger.fit.fits:
+            ratios[f"twice the {name}, per sequence"] = larger.step_s / 2 / prediction.step_s
     return ratios
 
 
