@@ -92,19 +92,20 @@ def _check_table(part: str, table: Any) -> None:
         )
     for key, value in table.items():
         if key in WORDS[part]:
-            check_form(f"{part}: {key}", value, WORDS[part][key])
             _check_word(part, key, value)
         elif part == "cluster":
             raise ConfigError(f"cluster: {quoted(key)} is not one of {', '.join(WORDS[part])}")
 
 
 def _check_word(part: str, key: str, value: Any) -> None:
-    """Raise unless a word of the right form is a count, a source, or a name that is known."""
+    """Raise unless a word is a count, a source, or a name that is known."""
     owner = f"{part}: {key}"
     if key in COUNTS:
-        if not isinstance(value, int) or value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{owner} = {quoted(value)} is not a whole number above zero")
         check_at_most(owner, value)
+        return
+    check_form(owner, value, WORDS[part][key])
     if key == "source" and kind_of(value) not in SOURCES:
         raise ConfigError(f"{owner} = {quoted(value)} must begin with one of {', '.join(SOURCES)}")
     if (part, key) in NAMES:
@@ -114,17 +115,23 @@ def _check_word(part: str, key: str, value: Any) -> None:
 
 
 def _check_age(device: Mapping[str, Any]) -> None:
-    """Raise if a calibration of an older version lacks what is now measured together."""
-    missing = [name for name in MEASURED_TOGETHER if name not in device]
-    if len(missing) == len(MEASURED_TOGETHER):
-        missing.clear()  # of a single rank, which takes no such steps
-    else:
-        given = [device.get(name) for name in MEASURED_TOGETHER]
-        # whatever has another form is refused later
-        tables = [table for table in given if isinstance(table, dict)]
-        missing += [kind for kind in OVERHEADS if not all(kind in table for table in tables)]
-    if missing and kind_of(device.get("source", "given")) == "calibrated":
+    """Raise if a calibration of an older version lacks what is now measured together.
+
+    A table that was written by hand may stand alone; :func:`check_costs` says what it lacks itself.
+    """
+    given = {name: device[name] for name in MEASURED_TOGETHER if name in device}
+    if not given or kind_of(device.get("source", "given")) != "calibrated":
+        return  # a single rank takes no such steps
+    missing = [name for name in MEASURED_TOGETHER if name not in given]
+    missing += [
+        f"{name}: {kind}"
+        for name, table in given.items()
+        if isinstance(table, dict)  # whatever has another form is refused later
+        for kind in OVERHEADS
+        if kind not in table
+    ]
+    if missing:
         raise ConfigError(
-            f"device: was calibrated by an older version, without {' and '.join(missing)}; "
-            "calibrate again"
+            f"device: its source says calibrated, but {', '.join(missing)} are measured with the "
+            f"rest and missing: calibrate again, or write source = 'given' for numbers of your own"
         )

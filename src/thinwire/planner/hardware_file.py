@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 FIXED = ("name", "kind", "protocol", "sources")
+# what a table may say besides numbers, by the first word of its owner; others name a preset
+WORDS = {"link": ("protocol", "source"), "host": ("source",)}
 # shares that a calibration gives, one curve for each way of sending
 SHARES = {way: [[1.0, 1.0]] for way in WAYS}
 CALLS_S = dict.fromkeys(WAYS, 0.0)
@@ -166,12 +168,14 @@ def _changed(owner: str, table: Mapping[str, Any], *changes: Mapping[str, Any]) 
     """A table with some entries replaced, and the sources of those."""
     table = dict(table)
     for change in changes:
-        words = ("source",) if owner in {"link", "host"} else ("preset", "source")
+        words = WORDS.get(owner, ("preset", "source"))
         entries = {key: value for key, value in change.items() if key not in words}
         for key, value in entries.items():
             if key not in table or key in FIXED:
-                known = ", ".join(name for name in table if name not in FIXED)
-                raise ConfigError(f"{owner}: {quoted(key)} is not one of {known}")
+                known = [name for name in table if name not in FIXED]
+                raise ConfigError(
+                    f"{owner}: {quoted(key)} is not one of {', '.join((*known, *words))}"
+                )
             check_form(f"{owner}: {key}", value, table[key])
         sources = dict.fromkeys(entries, change.get("source", "given"))
         table = {**table, **entries, "sources": {**table["sources"], **sources}}

@@ -55,8 +55,10 @@ def check_costs(
         if kind not in known:
             raise ConfigError(f"{owner}: {quoted(kind)} is not one of {', '.join(known)}")
         check_number(f"{owner}: {kind}", cost, may_be_zero=may_be_zero)
-    for kind in known:
-        if kind not in costs:
-            raise ConfigError(
-                f"{owner}: {kind} is missing; give a number for each of {', '.join(known)}"
-            )
+    missing = [kind for kind in known if kind not in costs]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise ConfigError(
+            f"{owner}: {', '.join(missing)} {verb} missing; give a number for each of "
+            f"{', '.join(known)}, which belong together"
+        )

@@ -119,8 +119,7 @@ class ClusterRequest:
         loss = self.loss if self.loss is not None else table.get("loss", 0.0)
         lossy = "tcp" if loss else DEFAULT_PROTOCOL[kind]
         protocol = self.protocol or table.get("protocol", lossy)
-        numbers = {key: value for key, value in table.items() if key != "protocol"}
-        return load_link(protocol, {**default, "source": "assumed"}, numbers, given)
+        return load_link(protocol, {**default, "source": "assumed"}, table, given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
