@@ -6,15 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+import typing
 from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
 import typer.main
 
+from clear_sentence import check_clear
 from thinwire.cli import app as cli
 from thinwire.cli import main
 from thinwire.errors import ConfigError, FormatError, InputError, LabError, RankError
+from thinwire.quoting import quoted
 
 OPTIONS = {
     "": {"--version", "--help"},
@@ -163,6 +166,78 @@ def test_wrong_usage_is_one_sentence_and_exit_code_2(
     assert told.err.count("\n") == 1
     verb = [item for item in arguments[:1] if item in OPTIONS]
     assert told.err.endswith(f"; see {' '.join(['thinwire', *verb])} --help\n")
+
+
+REQUIRED = {
+    "compare": [],
+    "plan": ["--model", "1M"],
+    "estimate": ["--parameters", "1M", "--link", "1gbit"],
+    "inspect": ["a-file"],
+    "calibrate": [],
+    "validate": [],
+}
+
+
+def number_options() -> list[tuple[str, str, type, float | None]]:
+    """Every option that takes a number: its verb, name, kind, and least value."""
+    found = []
+    for command in cli.app.registered_commands:
+        verb = command.callback
+        assert verb is not None
+        for name, hint in typing.get_type_hints(verb, include_extras=True).items():
+            if typing.get_origin(hint) is not typing.Annotated:
+                continue
+            kinds = {int, float} & {*typing.get_args(hint.__origin__), hint.__origin__}
+            option = f"--{name.replace('_', '-')}"
+            found += [(verb.__name__, option, kind, hint.__metadata__[0].min) for kind in kinds]
+    return found
+
+
+def test_the_options_that_take_a_number_are_found() -> None:
+    found = {(verb, option) for verb, option, *_ in number_options()}
+    assert len(found) >= 20
+    expected = {("plan", "--hosts"), ("plan", "--loss"), ("estimate", "--loss"), ("plan", "--pp")}
+    assert expected | {("compare", "--learning-rate"), ("inspect", "--top")} <= found
+
+
+@pytest.mark.parametrize("text", ["abc", "1e3x", "", " ", "1%", "1,5", "0x10", "9" * 5000])
+@pytest.mark.parametrize(("verb", "option", "kind", "least"), number_options())
+def test_what_is_no_number_is_shown_with_what_is_one(
+    verb: str,
+    option: str,
+    kind: type,
+    least: float | None,
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if kind is float and text == "9" * 5000:
+        return  # infinite, which each verb refuses by itself
+    assert main([verb, *REQUIRED[verb], option, text]) == 2
+    told = capsys.readouterr().err
+    check_clear(told.removesuffix("\n"), f"thinwire: error: {option} {quoted(text)}: ")
+    assert "Input should" not in told
+    assert told.endswith(f"; see thinwire {verb} --help\n")
+    example = told.split("such as ")[-1].split(";")[0]
+    if "such as" in told:
+        assert kind(example) >= (least or 0)
+
+
+@pytest.mark.parametrize(("verb", "option", "kind", "least"), number_options())
+def test_a_number_below_the_least_is_told_the_least(
+    verb: str, option: str, kind: type, least: float | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if least is None:
+        return  # looked at by the verb
+    assert main([verb, *REQUIRED[verb], option, str(kind(least - 1))]) == 2
+    told = capsys.readouterr().err
+    assert f"error: {option} '{least - 1}': give at least {least}; see" in told
+
+
+@pytest.mark.parametrize("text", ["1e3", "1.5", "nan"])
+def test_a_whole_number_is_written_in_digits(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--model", "1M", "--hosts", text]) == 2
+    told = capsys.readouterr().err
+    assert f"--hosts '{text}': this is not a whole number; write one such as 4; see" in told
 
 
 @pytest.fixture

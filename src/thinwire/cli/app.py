@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from thinwire.cli.compare import compare
 from thinwire.cli.estimate import estimate
 from thinwire.cli.inspect import inspect
 from thinwire.cli.plan import plan
+from thinwire.cli.usage import explain_usage
 from thinwire.cli.validate import validate
 from thinwire.errors import ConfigError, ThinwireError
 from thinwire.quoting import shortened
@@ -42,8 +42,6 @@ for verb in (compare, plan, estimate, inspect, calibrate, validate):
     app.command()(verb)
 
 
-# what a user typed, in typer's own messages: in quotes, or a word by itself
-LONG_WORDS = re.compile(r"'([^']{60})[^']+'|(\S{60})\S{20,}")
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 
@@ -88,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except typer.TyperException as error:
-        return _fail(error.exit_code, _explain_usage(error))
+        return _fail(error.exit_code, explain_usage(error))
     except ConfigError as error:
         return _fail(2, str(error))
     except ThinwireError as error:
@@ -131,16 +129,6 @@ class _TerminatedError(BaseException):
 def _terminate(number: int, frame: FrameType | None) -> None:
     del number, frame
     raise _TerminatedError
-
-
-def _explain_usage(error: typer.TyperException) -> str:
-    """What typer says, without what is long in it, and where help is to be had."""
-    message = LONG_WORDS.sub(
-        lambda found: f"'{found[1]}...'" if found[1] else f"{found[2]}...", error.format_message()
-    )
-    context = getattr(error, "ctx", None)
-    program = "thinwire" if context is None else context.command_path
-    return f"{message.rstrip('.')}; see {program} --help"
 
 
 def _fail(exit_code: int, message: str) -> int:
