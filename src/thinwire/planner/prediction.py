@@ -17,7 +17,7 @@ from thinwire.planner.memory import Memory
 from thinwire.planner.moments import predict_memory
 from thinwire.planner.setting import Setting
 from thinwire.planner.step import Step
-from thinwire.planner.timeline import MicroBatchTimeline
+from thinwire.planner.timeline import ROUNDING, MicroBatchTimeline
 from thinwire.planner.traffic import recipe_traffic
 from thinwire.recipe import Recipe
 
@@ -159,7 +159,12 @@ def _time(step: Step) -> StepTime:
     compute_s = step.compute_s()
     offload_s = step.offload_s()
     bubble_s = step.bubble_s()
-    waiting_s = max(0.0, step.end_s() - compute_s - offload_s - bubble_s)
+    end_s = step.end_s()
+    waiting_s = end_s - compute_s - offload_s - bubble_s
+    if (
+        waiting_s < ROUNDING * end_s
+    ):  # what is left of equal sums that were added up in other orders
+        waiting_s = 0.0
     wire_s, codec_s = step.wire_s(), step.codec_s()
     share = codec_s / (wire_s + codec_s) if codec_s else 0.0
     return StepTime(

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Lane", "LayerTimes", "MicroBatchTimeline", "Overlap", "simulate"]
+__all__ = ["ROUNDING", "Lane", "LayerTimes", "MicroBatchTimeline", "Overlap", "simulate"]
 
 WIRES = ("wire", "inner wire")
 ROUNDING = 1e-9  # far above what float64 loses over thousands of additions, far below any term
