@@ -55,6 +55,22 @@ def test_a_folder_prefers_the_index_and_passes_over_what_is_no_model(tmp_path: P
     assert len(open_source(tmp_path).tensors) == len(make_tensors())
 
 
+@pytest.mark.parametrize("form", ["safetensors", "torch"])
+def test_a_name_that_is_no_text_is_to_blame_and_not_the_file(form: str, tmp_path: Path) -> None:
+    path = WRITERS[form](tmp_path)
+    odd = path.rename(tmp_path / os.fsdecode(b"\xff\xfe.pt"))
+    with pytest.raises(InputError, match=r"its name is no text in UTF-8.*rename it") as refused:
+        open_source(odd)
+    str(refused.value).encode()
+
+
+def test_a_dtype_of_a_later_library_is_named(tmp_path: Path) -> None:
+    path = write_safetensors(tmp_path / "a.safetensors", {"x": torch.zeros(2)})
+    path.write_bytes(path.read_bytes().replace(b'"F32"', b'"Z32"'))
+    with pytest.raises(InputError, match="dtype Z32, which the installed safetensors"):
+        open_source(path)
+
+
 def test_two_candidates_in_a_folder_are_a_question(tmp_path: Path) -> None:
     for name in ("a.safetensors", "b.safetensors"):
         write_safetensors(tmp_path / name, make_tensors())

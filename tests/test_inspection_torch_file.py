@@ -91,6 +91,14 @@ def test_what_cannot_be_encoded_says_why(tmp_path: Path) -> None:
     assert "complex64" in str(obstacles["complex"])
 
 
+def test_a_view_that_repeats_is_not_spread_out(tmp_path: Path) -> None:
+    """A thousand bytes may stand for more than there is memory."""
+    source = save(tmp_path / "a.pt", {"x": torch.randn(8, 8).expand(10**9, 8, 8)})
+    (tensor,) = source.tensors
+    assert tensor.left_out is not None
+    assert "repeats what is stored" in tensor.left_out
+
+
 def test_parameters_and_views_are_read_as_they_are(tmp_path: Path) -> None:
     matrix = torch.randn(6, 4)
     source = save(tmp_path / "a.pt", {"p": nn.Parameter(matrix), "view": matrix.T})

@@ -41,6 +41,19 @@ def test_a_pattern_that_decides_nothing_is_refused_and_named(field: str, rule: s
         check_patterns(parse_recipe(f"{text}:strict=false"), SHAPES)
 
 
+def test_a_pattern_of_what_stays_exact_is_not_misspelled_either() -> None:
+    """But for those that ``exact`` has by default: a model may have no norms."""
+    for exact, is_idle in (("*norm*|*bias|1d", False), ("*up*|*rms*", True), ("*EMBED*", False)):
+        recipe = parse_recipe(f"thin:exact={exact}")
+        if not is_idle:
+            check_patterns(recipe, SHAPES)
+            continue
+        with pytest.raises(ConfigError, match=r"'\*rms\*' of exact matches none"):
+            check_patterns(recipe, SHAPES)
+        with pytest.warns(UserWarning, match="of exact matches none"):
+            check_patterns(parse_recipe(f"thin:exact={exact}:strict=false"), SHAPES)
+
+
 @pytest.mark.parametrize(
     "rule", ["", "*>int8/64", "*EMBED*>int8/64|*up*>bf16", "blocks.1.*>bf16|*up*>int8|*>int2/32"]
 )

@@ -224,6 +224,15 @@ def test_what_no_family_has_is_refused(text: str, message: str) -> None:
         parse_format(text)
 
 
+@pytest.mark.parametrize("options", ["", "+asym"])
+@pytest.mark.parametrize("block", [8, 24, 64, 128, 1000])
+def test_the_percentile_that_a_refusal_names_is_taken(block: int, options: str) -> None:
+    with pytest.raises(FormatError, match="write at most") as refused:
+        parse_format(f"int4/{block}{options}+clip=99.999")
+    named = str(refused.value).split("at most ")[1].split(" percent")[0]
+    parse_format(f"int4/{block}{options}+clip={named}")
+
+
 def test_numbers_are_printed_as_short_as_they_can_be() -> None:
     assert str(parse_format("topk=0.0100")) == "topk=0.01"
     assert parse_format("topk=.01") == parse_format("topk=0.010")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_DOWN, Decimal
 
 from thinwire.errors import FormatError
 from thinwire.quoting import quoted, shortened
@@ -156,7 +156,8 @@ def check_percentile(
         )
     ends = 2 if "asym" in options else 1
     if (100 - percentile) * block < 100 * ends:
+        most = (100 * (1 - ends / Decimal(block))).quantize(Decimal("0.01"), ROUND_DOWN)
         raise FormatError(
-            f"+clip={percentile:f} cuts nothing off a block of {block} elements: the least is "
-            f"{100 * (1 - ends / block):.4g} percent, or take larger blocks"
+            f"+clip={percentile:f} cuts nothing off a block of {block} elements: write at most "
+            f"{most.normalize():f} percent, or take larger blocks"
         )

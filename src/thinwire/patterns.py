@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from thinwire.errors import ConfigError, FormatError
 from thinwire.quoting import quoted, shortened
-from thinwire.recipe import Recipe
+from thinwire.recipe import USUALLY_EXACT, Recipe
 from thinwire.rules import matches
 from thinwire.validity import RULE_FIELDS
 
@@ -23,7 +23,9 @@ LONGEST_NAME = 120
 
 
 def check_patterns(recipe: Recipe, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Refuse patterns of ``weights_for`` and ``grads_for`` that decide nothing.
+    """Refuse patterns of ``weights_for``, ``grads_for`` and ``exact`` that decide nothing.
+
+    Those that ``exact`` has by default are for models that have norms and biases.
 
     A recipe that is not strict warns instead.
 
@@ -35,13 +37,15 @@ def check_patterns(recipe: Recipe, shapes: Mapping[str, Sequence[int]]) -> None:
         ConfigError: a pattern matches no parameter, or only such as an earlier pattern or ``exact``
             and ``min_numel`` have decided already.
     """
+    idle = [("exact", pattern, reason) for pattern, reason in _idle_exact(recipe, shapes)]
     for field in RULE_FIELDS:
         patterns = [pattern for pattern, _ in getattr(recipe, field)]
-        for pattern, reason in _idle(recipe, patterns, shapes):
-            message = f"{_label(recipe)}: pattern {quoted(pattern)} of {field} {reason}"
-            if recipe.strict:
-                raise ConfigError(message + ", or accept it with strict=false")
-            warnings.warn(message, stacklevel=4)
+        idle += [(field, pattern, reason) for pattern, reason in _idle(recipe, patterns, shapes)]
+    for field, pattern, reason in idle:
+        message = f"{_label(recipe)}: pattern {quoted(pattern)} of {field} {reason}"
+        if recipe.strict:
+            raise ConfigError(message + ", or accept it with strict=false")
+        warnings.warn(message, stacklevel=4)
 
 
 def check_shapes(recipe: Recipe, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -64,6 +68,18 @@ def check_shapes(recipe: Recipe, shapes: Mapping[str, Sequence[int]]) -> None:
             raise FormatError(f"{_label(recipe)}: parameter {name}: {error}") from error
 
 
+def _idle_exact(recipe: Recipe, shapes: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str]]:
+    """The patterns of ``exact`` that match nothing, and so."""
+    for pattern in recipe.exact:
+        if pattern in USUALLY_EXACT or any(matches(pattern, name) for name in shapes):
+            continue
+        yield pattern, _matches_nothing(shapes)
+
+
+def _matches_nothing(shapes: Mapping[str, Sequence[int]]) -> str:
+    return f"matches none of the model's parameters ({_some(shapes)}): correct it, or leave it out"
+
+
 def _idle(
     recipe: Recipe, patterns: Sequence[str], shapes: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[str, str]]:
@@ -75,11 +91,7 @@ def _idle(
         for name in left:
             del undecided[name]
         if not matched:
-            yield (
-                pattern,
-                f"matches none of the model's parameters ({_some(shapes)}): correct it, or leave "
-                "it out",
-            )
+            yield pattern, _matches_nothing(shapes)
         elif not left:
             yield (
                 pattern,

@@ -17,7 +17,9 @@ from thinwire.grouping import DEFAULT_GROUP_BYTES
 from thinwire.rules import FormatRule, matches, parse_exceptions
 from thinwire.validity import check_recipe
 
-__all__ = ["Recipe"]
+__all__ = ["USUALLY_EXACT", "Recipe"]
+
+USUALLY_EXACT = ("*norm*", "*bias", "1d")  # matching is in any case; see `Recipe.exact`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,7 @@ class Recipe:
     residual_undo: bool = True
     warmup_steps: int = 0
     staleness: int = 0
-    exact: tuple[str, ...] = ("*norm*", "*bias", "1d")
+    exact: tuple[str, ...] = USUALLY_EXACT
     min_numel: int = 1024
     accumulate: str = "sync"
     local_steps: int = 1

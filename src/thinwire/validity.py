@@ -154,7 +154,7 @@ def _check_ranges(recipe: Recipe) -> None:
         )
     if recipe.adaptive_error is not None and not 0 < recipe.adaptive_error < 1:
         raise ConfigError(
-            f"recipe field adaptive_error: {recipe.adaptive_error} is not between 0 and 1"
+            f"recipe field adaptive_error: {recipe.adaptive_error} is not above 0 and below 1"
         )
     for field, choices in CHOICES.items():
         value = getattr(recipe, field)

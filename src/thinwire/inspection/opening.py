@@ -41,6 +41,12 @@ def open_source(path: Path) -> Source:
         InputError: there is nothing, nothing known, or more than one choice.
     """
     label = str(path)
+    try:
+        label.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{label!a}: its name is no text in UTF-8, by which files are opened; rename it"
+        ) from error
     if stat.S_ISDIR(_mode_of(path, label)):
         path = _model_in(path)
     if path.name.endswith(INDEX):

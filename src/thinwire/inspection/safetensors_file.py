@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from thinwire.inspection.stored import StoredTensor, natural_order
 
 __all__ = ["SafetensorsFile"]
 
+UNKNOWN_DTYPE = re.compile(r"unknown variant `([^`]{1,40})`, expected")
 DTYPE_NAMES = {
     "F64": "float64",
     "F32": "float32",
@@ -71,6 +73,11 @@ class SafetensorsFile:
         try:
             return safetensors.safe_open(self._path, framework="pt")
         except safetensors.SafetensorError as error:
+            if found := UNKNOWN_DTYPE.search(str(error)):
+                raise InputError(
+                    f"{self.label}: holds a tensor of dtype {found[1]}, which the installed "
+                    "safetensors does not know; install a later one, or save it in another dtype"
+                ) from error
             raise InputError(
                 f"{self.label}: not a whole safetensors file ({error}); copy or download it again"
             ) from error

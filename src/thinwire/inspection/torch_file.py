@@ -192,6 +192,9 @@ def _obstacle(tensor: Tensor) -> str | None:
         return "saved without its numbers"
     if tensor.layout != torch.strided:
         return f"{tensor.layout} (dense tensors are encoded)".removeprefix("torch.")
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        # a few bytes can stand for more elements than there is memory
+        return "a view that repeats what is stored (a contiguous copy of it is encoded)"
     return None
 
 
