@@ -16,6 +16,7 @@ from thinwire.errors import ConfigError
 from thinwire.planner.models import config_workload, parse_model, preset_names
 from thinwire.planner.models.config import ModelConfig
 from thinwire.planner.models.gpt import GPTShape, gpt_workload, nearest_shape
+from thinwire.planner.models.t5 import ACTIVATIONS
 from thinwire.planner.models.traced import trace_module
 from thinwire.planner.prediction import predict
 from thinwire.planner.workload import Workload
@@ -221,6 +222,42 @@ def test_a_wrong_config_says_what_is_wrong(change: dict[str, Any], told: str) ->
         config_workload(ModelConfig("m", {"model_type": "llama", **TINY, **change}), tokens=8)
 
 
+RATES = {
+    "llama": ["attention_dropout"],
+    "mistral": ["attention_dropout"],
+    "qwen2": ["attention_dropout"],
+    "qwen3": ["attention_dropout"],
+    "gemma": ["attention_dropout"],
+    "mixtral": ["attention_dropout"],
+    "gpt2": ["attn_pdrop", "resid_pdrop", "embd_pdrop"],
+    "gpt_neox": ["attention_dropout", "hidden_dropout"],
+    "bert": ["attention_probs_dropout_prob", "hidden_dropout_prob"],
+    "t5": ["dropout_rate"],
+    "vit": ["attention_probs_dropout_prob", "hidden_dropout_prob"],
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config["model_type"])
+@pytest.mark.parametrize("rate", [2.0, -1, 1.01, float("nan"), float("inf"), True, "0.1", [0.1]])
+def test_every_rate_of_dropout_lies_between_0_and_1(config: dict[str, Any], rate: Any) -> None:
+    for key in RATES[config["model_type"]]:
+        with pytest.raises(ConfigError, match=f"{key} = .* is not a number from 0 to 1"):
+            config_workload(ModelConfig("m", {**config, key: rate}))
+        for fine in (None, 0, 0.1, 1):
+            config_workload(ModelConfig("m", {**config, key: fine}))
+
+
+def test_the_activations_of_t5_are_those_of_transformers() -> None:
+    activations = pytest.importorskip("transformers.activations", reason="the extra hf is missing")
+    assert set(ACTIVATIONS) <= set(activations.ACT2FN)
+    for text in ("banana", "gated-banana", "gated", "gated-", "", "relu-gated", "gated-gelu-x"):
+        with pytest.raises(ConfigError, match=r"feed_forward_proj = '.*' is not known; use relu"):
+            config_workload(ModelConfig("m", {"model_type": "t5", **T5, "feed_forward_proj": text}))
+    for text in ("relu", "gated-silu", "gelu_new", "gated-gelu"):
+        config = {"model_type": "t5", **T5, "feed_forward_proj": text}
+        assert config_workload(ModelConfig("m", config)).num_parameters
+
+
 @pytest.mark.parametrize(("image", "patch", "patches"), [(32, 8, 16), (35, 8, 16), (8, 8, 1)])
 def test_the_edges_of_an_image_that_fill_no_patch_are_left_out(
     image: int, patch: int, patches: int
@@ -269,6 +306,16 @@ def test_a_sequence_that_was_not_asked_for_is_told() -> None:
     (told_of_image,) = config_workload(vit, tokens=8).assumptions
     assert "17 tokens, as the image" in told_of_image
     assert config_workload(vit).assumptions == ()
+
+
+@pytest.mark.parametrize(("image", "patch"), [(10**9, 1), (10**9, 8), (31_623, 1)])
+def test_an_image_of_more_tokens_than_are_planned_is_refused(image: int, patch: int) -> None:
+    config = {"model_type": "vit", **ENCODER, "image_size": image, "patch_size": patch}
+    told = f"m: tokens of image_size = {image} in patches of {patch} = .* is too large"
+    with pytest.raises(ConfigError, match=told):
+        config_workload(ModelConfig("m", config))
+    near = {**config, "image_size": 31_622 * patch}  # the largest square below 1e9
+    assert config_workload(ModelConfig("m", near)).tokens == 31_622**2 + 1
 
 
 def test_a_patch_larger_than_the_image_is_refused() -> None:

@@ -29,7 +29,7 @@ def predictions(model: str, place: str) -> list[Prediction]:
 def test_no_part_of_a_step_is_what_rounding_leaves(model: str, place: str) -> None:
     """Sums of the same terms in other orders differ by 1e-13 of a step; nothing real is so short.
 
-    A tenth of a nanosecond is one cycle of light along 3 cm: no wait is that short.
+    In a tenth of a nanosecond light gets 3 cm far: no wait is that short.
     """
     for prediction in predictions(model, place):
         for part, seconds in dataclasses.asdict(prediction.time).items():

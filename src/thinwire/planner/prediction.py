@@ -161,9 +161,7 @@ def _time(step: Step) -> StepTime:
     bubble_s = step.bubble_s()
     end_s = step.end_s()
     waiting_s = end_s - compute_s - offload_s - bubble_s
-    if (
-        waiting_s < ROUNDING * end_s
-    ):  # what is left of equal sums that were added up in other orders
+    if waiting_s < ROUNDING * end_s:  # equal sums, added up in different orders
         waiting_s = 0.0
     wire_s, codec_s = step.wire_s(), step.codec_s()
     share = codec_s / (wire_s + codec_s) if codec_s else 0.0

@@ -109,6 +109,8 @@ class ModelConfig:
     def dropout(self, *keys: str) -> bool:
         """Whether any of these dropout rates is above zero; an absent one is taken as zero.
 
+        Every rate that a family has is to be asked for, for it is checked only here.
+
         Raises:
             ConfigError: one is no number from 0 to 1.
         """

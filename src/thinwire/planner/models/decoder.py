@@ -97,6 +97,7 @@ def _attention(config: ModelConfig, tokens: int, fused: bool) -> Attention:
         if has_width
         else config.divided("hidden_size", "num_attention_heads")
     )
+    dropout = config.dropout("attention_dropout")
     # a sliding window, where there is one, bounds what a token attends to
     window = config.integer("sliding_window", tokens)
     windowed = config.flag("use_sliding_window", default=True)
@@ -106,6 +107,7 @@ def _attention(config: ModelConfig, tokens: int, fused: bool) -> Attention:
         width=width,
         context=min(tokens, window) if windowed else tokens,
         fused=fused,
+        dropout=dropout,
     )
 
 

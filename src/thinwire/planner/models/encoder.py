@@ -8,6 +8,7 @@ from thinwire.planner.models.config import ModelConfig
 from thinwire.planner.models.gpt import embedding, language_head
 from thinwire.planner.models.positions import check_positions, num_positions
 from thinwire.planner.operation import Operation
+from thinwire.planner.value_form import check_at_most
 from thinwire.planner.workload import Workload
 
 __all__ = ["bert_workload", "vit_workload"]
@@ -92,6 +93,7 @@ def vit_workload(config: ModelConfig, *, tokens: int | None, fused: bool) -> Wor
         )
     patches = (side // patch) ** 2  # what is left at the edges is not looked at
     length, pixels = patches + 1, channels * patch**2
+    check_at_most(f"{config.label}: tokens of image_size = {side} in patches of {patch}", length)
     if tokens is not None:
         check_positions(config, tokens, length)
     dropout = config.dropout("attention_probs_dropout_prob", "hidden_dropout_prob")

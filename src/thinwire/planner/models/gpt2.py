@@ -25,6 +25,7 @@ def gpt2_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Workload:
     hidden, vocabulary = config.integer("n_embd"), config.integer("vocab_size")
     inner = config.integer("n_inner", 4 * hidden)
     dropout = config.dropout("attn_pdrop", "resid_pdrop")
+    config.dropout("embd_pdrop")  # looked at only: what is outside all layers keeps no mask here
     attention = _attention(config, "n_embd", "n_head", tokens, fused, dropout)
     block = LayerBuilder(hidden, dropout=dropout)
     block.norm("ln_1", bias=True)

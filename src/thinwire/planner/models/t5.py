@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
+from thinwire.errors import ConfigError
 from thinwire.planner.models.builder import Attention, LayerBuilder
 from thinwire.planner.models.config import ModelConfig
 from thinwire.planner.models.gpt import embedding, language_head
 from thinwire.planner.workload import Layer, Workload
+from thinwire.quoting import quoted
 
 __all__ = ["t5_workload"]
+
+# those of transformers' ACT2FN: what they cost is taken as the same
+ACTIVATIONS = (
+    "gelu",
+    "gelu_10",
+    "gelu_accurate",
+    "gelu_fast",
+    "gelu_new",
+    "gelu_python",
+    "gelu_python_tanh",
+    "gelu_pytorch_tanh",
+    "hardswish",
+    "laplace",
+    "leaky_relu",
+    "linear",
+    "mish",
+    "prelu",
+    "quick_gelu",
+    "relu",
+    "relu2",
+    "relu6",
+    "sigmoid",
+    "silu",
+    "sqrtsoftplus",
+    "swish",
+    "tanh",
+    "xielu",
+)
 
 
 def t5_workload(config: ModelConfig, *, tokens: int, fused: bool) -> Workload:
@@ -100,11 +130,26 @@ def _block(
     return block
 
 
+def _is_gated(config: ModelConfig) -> bool:
+    """Whether a second projection gates the first.
+
+    Raises:
+        ConfigError: ``feed_forward_proj`` is no activation, or one after ``gated-``.
+    """
+    text = config.text("feed_forward_proj", "relu")
+    if text.removeprefix("gated-") not in ACTIVATIONS:
+        raise ConfigError(
+            f"{config.label}: feed_forward_proj = {quoted(text)} is not known; use relu, "
+            "gated-gelu, or another activation of transformers, which gated- may stand before"
+        )
+    return text.startswith("gated-")
+
+
 def _mlp(block: LayerBuilder, config: ModelConfig, prefix: str) -> None:
     hidden, width = block.hidden, config.integer("d_ff")
     block.norm(f"{prefix}.layer_norm", bias=False)
     dense = f"{prefix}.DenseReluDense"
-    if config.text("feed_forward_proj", "relu").startswith("gated-"):
+    if _is_gated(config):
         block.column(f"{dense}.wi_0", hidden, width, bias=False)
         block.column(f"{dense}.wi_1", hidden, width, bias=False, keeps_input=False)
         block.gate(width)
