@@ -131,6 +131,22 @@ def test_a_number_means_a_gpt_of_about_that_size(size: int) -> None:
     assert parse_model(str(size), tokens=128).num_parameters == shape.num_parameters(128)
 
 
+@pytest.mark.parametrize("text", ["2x64x2", " 3x96x4 "])
+def test_a_shape_needs_no_prefix(text: str) -> None:
+    named = f"gpt:{text.strip()}"
+    assert parse_model(text, tokens=48) == parse_model(named, tokens=48)
+    assert parse_spec(text.strip(), seq_len=48) == parse_spec(named, seq_len=48)
+
+
+@pytest.mark.parametrize("text", ["25M", "1.3B", "1e9"])
+def test_a_shape_that_is_assumed_is_told(text: str) -> None:
+    workload = parse_model(text, tokens=128)
+    (told,) = workload.assumptions
+    assert f"{workload.name} is assumed" in told
+    assert f"nearest to {text} parameters" in told
+    assert parse_model(workload.name, tokens=128).assumptions == ()
+
+
 def test_a_trillion_parameters_are_within_a_percent() -> None:
     workload = parse_model("1T", tokens=2048)
     assert workload.num_parameters == pytest.approx(1e12, rel=0.01)
@@ -331,6 +347,8 @@ def test_a_patch_larger_than_the_image_is_refused() -> None:
         ("gpt:2x65x4", "4 heads do not divide a hidden size of 65; take another, such as 64"),
         ("gpt:2.5x64x4", "write gpt:LAYERSxHIDDENxHEADS in whole numbers"),
         ("gpt:2001x64x4", "layers = 2001 is too large: give 2,000 or less"),
+        ("2x65x4", "4 heads do not divide a hidden size of 65"),
+        ("2x64", "not known; use gpt:LAYERSxHIDDENxHEADS"),
         ("gpt:0x64x4", "layers must be at least 1"),
         ("no-such-model", "not known; use gpt:LAYERSxHIDDENxHEADS, a preset"),
         ("no/such/config.json", "cannot be read"),

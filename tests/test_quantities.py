@@ -59,7 +59,9 @@ def test_bit_rate(text: str, bit_per_s: float) -> None:
     ("text", "seconds"),
     [
         ("20us", 20e-6),
-        ("20µs", 20e-6),
+        ("20\u00b5s", 20e-6),
+        ("20\u03bcs", 20e-6),
+        ("20 \u03bcs", 20e-6),
         ("10ms", 0.01),
         ("1.5s", 1.5),
         ("2min", 120.0),

@@ -38,6 +38,9 @@ __all__ = [
 
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,3})? ?([A-Za-zµ/]*)", re.I)
 
+# Two characters look alike: the sign on keyboards, and the letter that others type for it.
+_MICRO, _GREEK_MU = "\u00b5", "\u03bc"
+
 # Nothing that is measured here is larger, and a longer integer would only cost time to print.
 _LARGEST_TEXT, _SMALLEST_TEXT = "1e24", "1e-24"
 _LARGEST = Decimal(_LARGEST_TEXT)
@@ -154,7 +157,7 @@ def _parse(text: str, noun: str, units: Mapping[str, Decimal | int], forms: str)
 
 
 def _split(text: str, noun: str, forms: str) -> tuple[Decimal, str]:
-    match = _QUANTITY.fullmatch(text.strip())
+    match = _QUANTITY.fullmatch(text.strip().replace(_GREEK_MU, _MICRO))
     if match is None:
         _refuse(text, noun, "this is not a positive number with a unit", forms)
     digits, exponent, unit = match.groups()

@@ -23,8 +23,9 @@ def plan(  # noqa: PLR0913 - typer reads the options from the signature
     model: Annotated[
         str,
         typer.Option(
-            help="gpt:LAYERSxHIDDENxHEADS (gpt:24x2048x16), a preset (llama-2-7b), a Hugging Face "
-            "config.json or its folder, or a number of parameters (1.3B).",
+            help="gpt:LAYERSxHIDDENxHEADS (gpt:24x2048x16, or just 24x2048x16), a preset "
+            "(llama-2-7b), a Hugging Face config.json or its folder, or a number of parameters "
+            "(1.3B), for which a shape is assumed.",
             rich_help_panel=WORKLOAD,
         ),
     ],

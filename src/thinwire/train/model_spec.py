@@ -10,7 +10,7 @@ from pathlib import Path
 
 from thinwire.errors import ConfigError
 from thinwire.planner.models.config import ModelConfig, read_config
-from thinwire.planner.models.gpt import GPTShape, nearest_shape, parse_shape, parse_size
+from thinwire.planner.models.gpt import GPTShape, is_shape, nearest_shape, parse_shape, parse_size
 from thinwire.quoting import quoted
 
 __all__ = ["PRESETS", "ModelSpec", "parse_model"]
@@ -42,7 +42,7 @@ def parse_model(text: str, *, seq_len: int) -> ModelSpec:
     """
     if text in PRESETS:
         return PRESETS[text]
-    if text.startswith("gpt:"):
+    if is_shape(text):
         return parse_shape(text)
     path = Path(text)
     # os.path, not Path: a text may be no path at all, empty or too long

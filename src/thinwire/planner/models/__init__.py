@@ -1,6 +1,6 @@
 """The models that the planner knows, and how one is named.
 
-gpt:24x2048x16        layers x hidden x heads, the trainer's own GPT
+gpt:24x2048x16        layers x hidden x heads, the trainer's own GPT; gpt: may be left out
 llama-2-7b            a preset
 path/to/model         a Hugging Face config.json, or the folder that holds one
 1.3B                  a number of parameters: the GPT of usual proportions that is nearest
@@ -18,7 +18,13 @@ from thinwire.errors import ConfigError
 from thinwire.planner.models.config import ModelConfig, read_config
 from thinwire.planner.models.decoder import FAMILIES, decoder_workload
 from thinwire.planner.models.encoder import bert_workload, vit_workload
-from thinwire.planner.models.gpt import gpt_workload, nearest_shape, parse_shape, parse_size
+from thinwire.planner.models.gpt import (
+    gpt_workload,
+    is_shape,
+    nearest_shape,
+    parse_shape,
+    parse_size,
+)
 from thinwire.planner.models.gpt2 import gpt2_workload, neox_workload
 from thinwire.planner.models.positions import DEFAULT_TOKENS, sequence_length
 from thinwire.planner.models.t5 import t5_workload
@@ -55,7 +61,7 @@ def parse_model(text: str, *, tokens: int | None = None, fused: bool = True) -> 
     text = text.strip()
     presets = _presets()
     text = presets["shapes"].get(text, text)
-    if text.startswith("gpt:"):
+    if is_shape(text):
         return gpt_workload(parse_shape(text), tokens=length, fused=fused)
     if text in presets["configs"]:
         config = ModelConfig(name=text, values=presets["configs"][text])
@@ -71,7 +77,14 @@ def parse_model(text: str, *, tokens: int | None = None, fused: bool = True) -> 
             f"({', '.join(preset_names())}), a Hugging Face config.json or its folder, or a number "
             "of parameters such as 1.3B"
         )
-    return gpt_workload(nearest_shape(num_parameters, tokens=length), tokens=length, fused=fused)
+    shape = nearest_shape(num_parameters, tokens=length)
+    return dataclasses.replace(
+        gpt_workload(shape, tokens=length, fused=fused),
+        assumptions=(
+            f"The shape {shape} is assumed: of GPTs of usual proportions the nearest to {text} "
+            "parameters. Name a shape or a config.json for another.",
+        ),
+    )
 
 
 def config_workload(

@@ -22,6 +22,7 @@ __all__ = [
     "BYTE_VOCABULARY",
     "GPTShape",
     "gpt_workload",
+    "is_shape",
     "nearest_shape",
     "parse_shape",
     "parse_size",
@@ -33,6 +34,7 @@ WIDEST = 32768
 # hidden / layers of published GPTs lies between 32 (GPT-2 XL: 1600/48) and 128 (GPT-3: 12288/96)
 NARROWEST_ASPECT, WIDEST_ASPECT = 32, 128
 FLOAT32_BYTES = 4
+PREFIX, THREE_SIZES = "gpt:", r"(\d+)x(\d+)x(\d+)"
 MOST_DIGITS = 12  # of a size that is read at all; whatever is larger gets a sentence
 
 
@@ -73,12 +75,12 @@ class GPTShape:
 
 
 def parse_shape(text: str) -> GPTShape:
-    """The shape that ``gpt:LAYERSxHIDDENxHEADS`` says.
+    """The shape that ``gpt:LAYERSxHIDDENxHEADS`` says, or the three numbers by themselves.
 
     Raises:
         ConfigError: another form, or sizes that cannot be.
     """
-    match = re.fullmatch(r"gpt:(\d+)x(\d+)x(\d+)", text, flags=re.ASCII)
+    match = re.fullmatch(rf"(?:{PREFIX})?{THREE_SIZES}", text, flags=re.ASCII)
     if match is None:
         raise ConfigError(
             f"model {quoted(text)}: write gpt:LAYERSxHIDDENxHEADS in whole numbers, for example "
@@ -91,6 +93,12 @@ def parse_shape(text: str) -> GPTShape:
         )
     layers, hidden, heads = (int(number) for number in match.groups())
     return GPTShape(layers=layers, hidden=hidden, heads=heads)
+
+
+def is_shape(text: str) -> bool:
+    """Whether a text is meant as a shape: it begins with ``gpt:``, or is three numbers."""
+    has_prefix = text.startswith(PREFIX)
+    return has_prefix or re.fullmatch(THREE_SIZES, text, flags=re.ASCII) is not None
 
 
 def parse_size(text: str) -> int | None:
