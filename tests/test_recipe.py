@@ -54,6 +54,11 @@ def test_overrides_follow_the_name() -> None:
     )
 
 
+def test_none_and_nothing_are_no_pattern_of_what_stays_exact() -> None:
+    for text in ("none", ""):
+        assert parse_recipe(f"zeropp:exact={text}").exact == ()
+
+
 def test_formats_of_single_parameters_follow_patterns(tmp_path: Path) -> None:
     text = parse_recipe("thin:grads_for=*embed*>int8/128|*HEAD*>topk=0.01:weights_for=*head*>bf16")
     made = recipes.thin(

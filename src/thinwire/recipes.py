@@ -320,7 +320,7 @@ def _parse_value(field: str, text: str) -> Any:
     if kind is bool:
         return _parse_bool(field, text)
     if field == "exact":
-        return tuple(part for part in text.split("|") if part)
+        return () if text == "none" else tuple(part for part in text.split("|") if part)
     if field in RULE_FIELDS:
         return tuple(_parse_pair(field, part) for part in text.split("|") if part)
     kinds = (kind, *typing.get_args(kind))
