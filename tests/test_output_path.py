@@ -27,6 +27,16 @@ def test_a_path_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> 
         prepare_output(Path("/dev/null"))
 
 
+def test_a_file_where_a_folder_is_needed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "lost").symlink_to(tmp_path / "nowhere")
+    for blocking in ("file", "lost"):
+        for below in ("page.html", "folder/page.html", "a/folder/page.html"):
+            with pytest.raises(ConfigError) as raised:
+                prepare_output(tmp_path / blocking / below)
+            assert f"(file {tmp_path / blocking} is no folder)" in str(raised.value)
+
+
 def test_an_input_is_not_overwritten_by_whatever_path_it_is_reached(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("read")

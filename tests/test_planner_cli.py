@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import subprocess
@@ -238,11 +239,49 @@ def test_an_estimate_for_people_and_for_programs(capsys: pytest.CaptureFixture[s
     assert rows[0]["transfer_s"] > 1  # a lossy TCP connection is far below the link's rate
 
 
+ONE = ["--hosts", "1", "--ranks", "1", "--recipes", "zero3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["plan", "--model", "gpt:2x64x2", "--seq", "1", *ONE], "1 sequence of 1 token a step"),
+        (["estimate", "--parameters", "1", "--link", "1gbit"], "1 parameter over 1 Gbit/s"),
+        (["estimate", "--parameters", "1e24", "--link", "1gbit"], "1e24 parameters over"),
+        ([*ESTIMATE, "--loss", "1e-9"], "0.0000001% of packets lost"),
+    ],
+)
+def test_numbers_and_words_agree(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 0
+    told = capsys.readouterr().out
+    assert said in told
+    assert not re.search(r"(?<![\d.])1 (sequences|tokens|parameters|hosts|ranks)\b|\de\+\d", told)
+
+
+def test_a_page_says_what_the_terminal_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of it, but for the line that names the page."""
+    page = tmp_path / "page.html"
+    arguments = [*ESTIMATE, "--loss", "0.01", "--device", "l4", "--html", str(page)]
+    assert main(arguments) == 0
+    content = html.unescape(page.read_text())
+    words = " ".join(capsys.readouterr().out.partition("page: ")[0].replace("\u2500", "").split())
+    for sentence in (words[: words.index(" format ")], words[words.index("Codec times") :]):
+        assert sentence in content
+    for said in ("10 ms one way", "1% of packets lost", "tcp", "Codec times: l4"):
+        assert said in content
+
+
 def test_a_validation_for_people_and_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate"]) == 0
     told = capsys.readouterr().out
     assert "All bounds hold." in told
     assert "fitted on 22B full" in told
+    assert main(["validate", "--rows"]) == 0
+    assert not re.search(r"\de\+\d", capsys.readouterr().out)
     assert main(["validate", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["holds"]
 

@@ -15,6 +15,9 @@ from thinwire.quantities import (
     format_bytes,
     format_count,
     format_duration,
+    format_figure,
+    format_numbered,
+    format_share,
     parse_bit_rate,
     parse_byte_rate,
     parse_bytes,
@@ -182,12 +185,12 @@ def test_formatted_durations_read_back(duration: float) -> None:
     assert math.isclose(parse_duration(format_duration(duration)), duration, rel_tol=ROUNDING)
 
 
-@given(st.integers(min_value=1, max_value=10**18))
+@given(st.integers(min_value=1, max_value=10**24))
 def test_formatted_sizes_read_back(size: int) -> None:
     assert math.isclose(parse_bytes(format_bytes(size)), size, rel_tol=ROUNDING)
 
 
-@given(st.integers(min_value=1, max_value=10**18))
+@given(st.integers(min_value=1, max_value=10**24))
 def test_formatted_counts_read_back(count: int) -> None:
     assert math.isclose(parse_count(format_count(count)), count, rel_tol=ROUNDING)
 
@@ -214,6 +217,21 @@ def test_whole_sizes_are_exact(number: int, unit: str) -> None:
         (format_count(19_000_000), "19M"),
         (format_count(256), "256"),
         (format_bytes(-1.5e9), "-1.5 GB"),
+        (format_count(1e24), "1e24"),
+        (format_count(1.92e20), "1.92e20"),
+        (format_bytes(1.92e20), "1.92e20 B"),
+        (format_count(5e15), "5000T"),
+        (format_share(1e-9), "0.0000001%"),
+        (format_share(0.01), "1%"),
+        (format_share(0.12345), "12.3%"),
+        (format_figure(16_000.0, 4), "16000"),
+        (format_figure(1.5, 4), "1.5"),
+        (format_figure(0.000123456, 4), "0.0001235"),
+        (format_numbered(1, "sequence"), "1 sequence"),
+        (format_numbered(32, "sequence"), "32 sequences"),
+        (format_numbered(0, "rank"), "0 ranks"),
+        (format_numbered("1", "parameter"), "1 parameter"),
+        (format_numbered("1k", "parameter"), "1k parameters"),
     ],
 )
 def test_formats_for_people(text: str, expected: str) -> None:

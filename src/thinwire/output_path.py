@@ -33,9 +33,18 @@ def prepare_output(path: Path, *, inputs: Iterable[Path | None] = ()) -> None:
         check_writable(path)
     except OSError as error:
         raise ConfigError(
-            f"{label}: cannot be written ({error.strerror}); give a file in a folder that "
+            f"{label}: cannot be written ({_reason(path, error)}); give a file in a folder that "
             "you may write to"
         ) from error
+
+
+def _reason(path: Path, error: OSError) -> str:
+    """Why a path cannot be written, in words of its own where a file stands for a folder."""
+    if isinstance(error, (FileExistsError, NotADirectoryError)):
+        nearest = next(folder for folder in path.parents if os.path.lexists(folder))
+        if not os.path.isdir(nearest):
+            return f"{file_label('file', nearest)} is no folder"
+    return error.strerror or "no reason is known"
 
 
 def _is_read(path: Path, source: Path) -> bool:

@@ -29,6 +29,9 @@ __all__ = [
     "format_bytes",
     "format_count",
     "format_duration",
+    "format_figure",
+    "format_numbered",
+    "format_share",
     "parse_bit_rate",
     "parse_byte_rate",
     "parse_bytes",
@@ -46,6 +49,8 @@ _LARGEST_TEXT, _SMALLEST_TEXT = "1e24", "1e-24"
 _LARGEST = Decimal(_LARGEST_TEXT)
 # Below this a quantity is a slip of the hand; it also keeps every result far from a denormal float.
 _SMALLEST = Decimal(_SMALLEST_TEXT)
+
+MOST_OF_A_UNIT = 1e6  # 999,999 TB is still a number of disks
 
 _SI = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -149,6 +154,21 @@ def format_count(count: float) -> str:
     return _format(count, {"": 1, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}, "")
 
 
+def format_share(share: float) -> str:
+    """Write a share in per cent for people: `0.1%`, and `0.0000001%` where it is that small."""
+    return f"{format_figure(100 * share)}%"
+
+
+def format_figure(value: float, digits: int = 3) -> str:
+    """Write a number with so many significant digits and without an exponent: `16000`."""
+    return f"{Decimal(f'{value:.{digits}g}'):f}"
+
+
+def format_numbered(number: int | str, noun: str) -> str:
+    """Write how many there are of something: `1 sequence`, `32 sequences`, `1.3B parameters`."""
+    return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
+
+
 def _parse(text: str, noun: str, units: Mapping[str, Decimal | int], forms: str) -> Decimal:
     number, unit = _split(text, noun, forms)
     if unit not in units:
@@ -188,11 +208,17 @@ def _refuse(text: str, noun: str, fault: str, forms: str) -> NoReturn:
 
 
 def _format(value: float, units: Mapping[str, float], space: str) -> str:
-    """Write the value in the largest unit of which there is at least one; zero in the base unit."""
+    """Write the value in the largest unit of which there is at least one; zero in the base unit.
+
+    So much of the largest unit that its name says nothing is written as `1.92e20`.
+    """
     names = [name for name, factor in units.items() if value != 0 or factor == 1]
     # Rounding comes before the choice, so that 999.9 kB becomes 1 MB and not 1000 kB.
     large = [name for name in names if abs(_rounded(value / units[name])) >= 1]
     unit = large[-1] if large else names[0]
+    if unit == names[-1] and abs(value) >= MOST_OF_A_UNIT * units[unit]:
+        base = next(name for name, factor in units.items() if factor == 1)
+        return f"{value:.3g}{space}{base}".replace("e+", "e")
     return f"{_rounded(value / units[unit]):.12g}{space}{unit}"
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from thinwire.cli.console import BarProgress, result_console
-from thinwire.quantities import format_bit_rate, format_count, format_duration
+from thinwire.quantities import format_bit_rate, format_count, format_duration, format_numbered
 from thinwire.train.comparison import Comparison, Link, Run, Setting
 from thinwire.train.progress import StepEvent
 from thinwire.train.report import format_link
@@ -80,8 +80,11 @@ def print_comparison(comparison: Comparison, *, page: Path | None) -> None:
     console = result_console()
     console.print(
         Text(
-            f"{comparison.model}: {format_count(comparison.parameters)} parameters, "
-            f"{comparison.hosts} hosts, {comparison.world} ranks, {comparison.steps} steps of "
+            f"{comparison.model}: "
+            f"{format_numbered(format_count(comparison.parameters), 'parameter')}, "
+            f"{format_numbered(comparison.hosts, 'host')}, "
+            f"{format_numbered(comparison.world, 'rank')}, "
+            f"{format_numbered(comparison.steps, 'step')} of "
             f"{comparison.micro_batch} x {comparison.seq_len} bytes per rank; "
             f"text: {comparison.text}"
         ),

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from thinwire.cli.console import result_console
 from thinwire.planner.estimate import Estimate
-from thinwire.planner.source import kind_of
-from thinwire.quantities import format_bit_rate, format_bytes, format_count, format_duration
+from thinwire.planner.estimate_words import say_codec_source, say_conditions
+from thinwire.quantities import format_bit_rate, format_bytes, format_duration
 
 __all__ = ["print_estimate"]
 
@@ -25,12 +25,7 @@ def print_estimate(estimate: Estimate, *, page: Path | None) -> None:
         page: the page that was written, to name it.
     """
     console = result_console()
-    link = estimate.link
-    headline = f"{format_count(estimate.parameters)} parameters over "
-    headline += f"{format_bit_rate(link.bit_per_s)}, {format_duration(link.latency_s)} one way"
-    if link.loss:
-        headline += f", {link.loss:.3%} of packets lost"
-    console.print(Text(f"{headline}, {link.protocol}"))
+    console.print(Text(say_conditions(estimate)))
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("format")
     for heading in ("payload", "transfer", "codec", "total", "beats fp32 below"):
@@ -45,8 +40,7 @@ def print_estimate(estimate: Estimate, *, page: Path | None) -> None:
             _pays(row.pays_below_bit_per_s),
         )
     console.print(table)
-    source = kind_of(estimate.device.sources["codec"])
-    console.print(Text(f"Codec times: {estimate.device.name}, {source}."))
+    console.print(Text(say_codec_source(estimate)))
     if page is not None:
         console.print(Text(f"page: {page}"))
 

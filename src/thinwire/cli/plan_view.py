@@ -12,7 +12,13 @@ from thinwire.cli.console import result_console
 from thinwire.planner.memory import DeviceBytes
 from thinwire.planner.prediction import FIT_WORDS, Prediction
 from thinwire.planner.ranking import Plan
-from thinwire.quantities import format_bit_rate, format_bytes, format_count, format_duration
+from thinwire.quantities import (
+    format_bit_rate,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_numbered,
+)
 
 __all__ = ["print_plan"]
 
@@ -53,11 +59,13 @@ def _headline(plan: Plan) -> str:
     setting = plan.setting
     workload, cluster = setting.workload, setting.cluster
     sequences = setting.micro_batch * setting.accumulate * setting.group.size
-    text = f"{workload.name}: {format_count(workload.num_parameters)} parameters, "
+    parameters = format_numbered(format_count(workload.num_parameters), "parameter")
+    text = f"{workload.name}: {parameters}, "
     active = workload.active_parameters
     if active < workload.num_parameters:
         text += f"{format_count(active)} of them active, "
-    text += f"{sequences} sequences of {workload.tokens} tokens a step, on "
+    text += f"{format_numbered(sequences, 'sequence')} of "
+    text += f"{format_numbered(workload.tokens, 'token')} a step, on "
     text += f"{cluster.hosts} x {cluster.ranks_per_host} {cluster.device.name}"
     if cluster.hosts > 1:
         text += f" over {format_bit_rate(cluster.link.bit_per_s)} a host"

@@ -15,8 +15,11 @@ from thinwire.planner.validation.lab_cells import (
     LabReport,
 )
 from thinwire.planner.validation.report import Group, Report
+from thinwire.quantities import format_figure
 
 __all__ = ["print_lab_report", "print_report"]
+
+DIGITS = 4
 
 
 def print_report(report: Report, *, all_rows: bool) -> None:
@@ -72,8 +75,8 @@ def _lab_table(comparison: LabComparison) -> Table:
         mark = " (first)" if cell is comparison.first else ""
         table.add_row(
             Text(cell.recipe + mark),
-            f"{cell.measured_s:.4g}",
-            f"{cell.predicted_s:.4g}",
+            format_figure(cell.measured_s, DIGITS),
+            format_figure(cell.predicted_s, DIGITS),
             f"{cell.error:+.1%}",
         )
     return table
@@ -98,5 +101,6 @@ def _table(group: Group) -> Table:
         table.add_column(heading, justify="right")
     for row in group.rows:
         error = "fitted" if row.is_fitted else f"{row.error:+.1%}"
-        table.add_row(Text(row.name), f"{row.published:.4g}", f"{row.predicted:.4g}", error)
+        numbers = (format_figure(value, DIGITS) for value in (row.published, row.predicted))
+        table.add_row(Text(row.name), *numbers, error)
     return table

@@ -14,7 +14,14 @@ from thinwire.drawing import COLOURS, INK, LINE_STYLES, Chart, add_legend, draw,
 from thinwire.page import Page
 from thinwire.planner.cost import transfer_s
 from thinwire.planner.estimate import Estimate
-from thinwire.quantities import format_bit_rate, format_bytes, format_count, format_duration
+from thinwire.planner.estimate_words import say_codec_source, say_conditions
+from thinwire.quantities import (
+    format_bit_rate,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_numbered,
+)
 
 __all__ = ["write_estimate_page"]
 
@@ -27,12 +34,15 @@ def write_estimate_page(path: Path, estimate: Estimate) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    page = Page(f"{format_count(estimate.parameters)} parameters over one link, format by format")
+    parameters = format_numbered(format_count(estimate.parameters), "parameter")
+    page = Page(f"{parameters} over one link, format by format")
     fastest = min(estimate.rows, key=lambda row: row.total_s)
     page.conclusion(
         f"{fastest.format} is the fastest over {format_bit_rate(estimate.link.bit_per_s)}: "
         f"{format_duration(fastest.total_s)}."
     )
+    page.paragraph(f"{say_conditions(estimate)}.")
+    page.paragraph(say_codec_source(estimate))
     page.figures([_time_by_bandwidth(estimate)])
     page.table(
         ("format", "payload", "transfer", "codec", "total", "beats fp32 below"),

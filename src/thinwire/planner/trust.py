@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from thinwire.planner.hardware import Cluster
 from thinwire.planner.source import least_sure
-from thinwire.quantities import format_bit_rate
+from thinwire.quantities import format_bit_rate, format_numbered
 
 __all__ = ["beyond_scope", "confidence"]
 
@@ -60,4 +60,4 @@ def beyond_scope(cluster: Cluster) -> list[str]:
 
 
 def _ranks(hosts: int, ranks_per_host: int) -> str:
-    return f"{hosts} host{'s' * (hosts != 1)} of {ranks_per_host} rank{'s' * (ranks_per_host != 1)}"
+    return f"{format_numbered(hosts, 'host')} of {format_numbered(ranks_per_host, 'rank')}"

@@ -30,6 +30,7 @@ from thinwire.planner.models.positions import DEFAULT_TOKENS, sequence_length
 from thinwire.planner.models.t5 import t5_workload
 from thinwire.planner.value_form import check_at_most
 from thinwire.planner.workload import Workload
+from thinwire.quantities import format_numbered
 from thinwire.quoting import quoted
 
 __all__ = ["config_workload", "parse_model", "preset_names"]
@@ -114,7 +115,10 @@ def config_workload(
     if tokens is not None or length == DEFAULT_TOKENS:
         return workload
     return dataclasses.replace(
-        workload, assumptions=(f"Sequences of {length} tokens, all positions that the model has.",)
+        workload,
+        assumptions=(
+            f"Sequences of {format_numbered(length, 'token')}, all positions that the model has.",
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from thinwire.planner.models.positions import check_positions, num_positions
 from thinwire.planner.operation import Operation
 from thinwire.planner.value_form import check_at_most
 from thinwire.planner.workload import Workload
+from thinwire.quantities import format_numbered
 
 __all__ = ["bert_workload", "vit_workload"]
 
@@ -139,7 +140,8 @@ def vit_workload(config: ModelConfig, *, tokens: int | None, fused: bool) -> Wor
 
 
 def _ignored(tokens: int | None, length: int) -> str:
-    return f"Sequences of {length} tokens, as the image and its patches say, and not of {tokens}."
+    made = format_numbered(length, "token")
+    return f"Sequences of {made}, as the image and its patches say, and not of {tokens}."
 
 
 def _bidirectional(config: ModelConfig, tokens: int, fused: bool, dropout: bool) -> Attention:

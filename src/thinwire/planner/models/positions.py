@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from thinwire.errors import ConfigError
 from thinwire.planner.models.config import ModelConfig
+from thinwire.quantities import format_numbered
 
 __all__ = ["DEFAULT_TOKENS", "check_positions", "num_positions", "sequence_length"]
 
@@ -48,5 +49,6 @@ def check_positions(config: ModelConfig, tokens: int, positions: int) -> None:
     """
     if tokens > positions:
         raise ConfigError(
-            f"{config.label}: has {positions} positions; use --seq {positions} or shorter"
+            f"{config.label}: has {format_numbered(positions, 'position')}; "
+            f"use --seq {positions} or shorter"
         )

@@ -14,6 +14,7 @@ from thinwire.planner.prediction import predict
 from thinwire.planner.setting import Setting
 from thinwire.planner.states import estimated_states_bytes, published_states_bytes
 from thinwire.planner.validation.report import Group, Row
+from thinwire.quantities import format_count
 from thinwire.recipes import parse_recipe
 
 __all__ = ["formula_groups"]
@@ -193,7 +194,7 @@ def _cpu_adam() -> Group:
         source="arXiv 2101.06840, table 4",
         unit="seconds",
         rows=rows,
-        free=f"{fitted.adam_parameters_per_s:.3g} parameters a second, fitted on 1B",
+        free=f"{format_count(fitted.adam_parameters_per_s)} parameters a second, fitted on 1B",
         bound_max=0.15,
     )
 
