@@ -12,6 +12,7 @@ from thinwire.cli.console import result_console
 from thinwire.planner.memory import DeviceBytes
 from thinwire.planner.prediction import FIT_WORDS, Prediction
 from thinwire.planner.ranking import Plan
+from thinwire.planner.recipe_lines import recipe_lines
 from thinwire.quantities import (
     format_bit_rate,
     format_bytes,
@@ -23,6 +24,8 @@ from thinwire.quantities import (
 __all__ = ["print_plan"]
 
 UNATTENDED_WIDTH = 140  # its tables have more columns than others
+# of a line of a recipe's name, beside the other columns
+TIME_NAME_WIDTH, MEMORY_NAME_WIDTH, LEAST_NAME_WIDTH = 48, 26, 16
 MEMORY_TERMS = (
     "parameters",
     "gradients",
@@ -74,13 +77,13 @@ def _headline(plan: Plan) -> str:
 
 def _time_table(plan: Plan) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="Time and traffic of one step", title_justify="left")
-    table.add_column("recipe")
+    _add_names(table, plan)
     for heading in ("step", "compute", "network", "codec", "offload", "bubble", "across", "within"):
         table.add_column(heading, justify="right")
     for prediction in plan.predictions:
         time, sent = prediction.time, prediction.sent
         table.add_row(
-            _name(plan, prediction),
+            _name(plan, prediction, TIME_NAME_WIDTH),
             format_duration(prediction.step_s),
             *(
                 _or_dash(seconds, format_duration)
@@ -104,7 +107,7 @@ def _memory_table(plan: Plan) -> Table:
         title="Memory of the worst rank at its worst moment, and of a host",
         title_justify="left",
     )
-    table.add_column("recipe")
+    _add_names(table, plan)
     table.add_column("fits")
     table.add_column("total", justify="right")
     shown = [term for term in MEMORY_TERMS if any(_term(p, term) for p in plan.predictions)]
@@ -113,7 +116,7 @@ def _memory_table(plan: Plan) -> Table:
     table.add_column("host", justify="right")
     for prediction in plan.predictions:
         table.add_row(
-            _name(plan, prediction),
+            _name(plan, prediction, MEMORY_NAME_WIDTH),
             FIT_WORDS[prediction.fit.verdict],
             format_bytes(prediction.memory.device.total),
             *(_or_dash(_term(prediction, term), format_bytes) for term in shown),
@@ -122,9 +125,16 @@ def _memory_table(plan: Plan) -> Table:
     return table
 
 
-def _name(plan: Plan, prediction: Prediction) -> Text:
+def _add_names(table: Table, plan: Plan) -> None:
+    """The column of recipes, whose names are broken: cut off, two of a search would look alike."""
+    longest = max(len(prediction.recipe.name) for prediction in plan.predictions)
+    table.add_column("recipe", overflow="fold", min_width=min(LEAST_NAME_WIDTH, longest))
+
+
+def _name(plan: Plan, prediction: Prediction, width: int) -> Text:
     chosen = plan.choice is not None and prediction.recipe.name == plan.choice.recipe.name
-    return Text(prediction.recipe.name, style="bold" if chosen else "")
+    lines = recipe_lines(prediction.recipe.name, width)
+    return Text(lines, style="bold" if chosen else "")
 
 
 def _term(prediction: Prediction, term: str) -> float:

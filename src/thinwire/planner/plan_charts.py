@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from matplotlib.artist import Artist
@@ -13,9 +12,10 @@ from thinwire.drawing import COLOURS, HATCHES, INK, LINE_STYLES, Chart, add_lege
 from thinwire.planner.break_even import best_step_s, price
 from thinwire.planner.prediction import Prediction, predict_timeline
 from thinwire.planner.ranking import Plan
+from thinwire.planner.recipe_lines import recipe_lines
 from thinwire.quantities import format_bit_rate, format_bytes, format_duration
 
-__all__ = ["plan_charts"]
+__all__ = ["left_out", "plan_charts"]
 
 TIME_PARTS = {
     "compute_s": "compute",
@@ -28,7 +28,8 @@ LANES = ("compute", "wire", "inner wire")
 RATES_EACH_SIDE = 12  # of the link's own rate, in steps of a factor of the square root of 10 / 4
 LABEL_WIDTH = 26  # characters of a line beside the bars
 LEGEND_WIDTH = 58  # and of one above the lines
-DRAWN_RECIPES = 6  # more lines cannot be told apart
+DRAWN_RECIPES = 2 * len(COLOURS)  # each colour in two styles; more lines cannot be told apart
+LEGEND_ROWS = 3  # that the usual height has room for
 
 
 def plan_charts(plan: Plan) -> tuple[Chart, ...]:
@@ -61,7 +62,7 @@ def plan_charts(plan: Plan) -> tuple[Chart, ...]:
         ),
     ]
     if plan.setting.group.is_across:
-        further = sum(_label(item, LEGEND_WIDTH).count("\n") for item in shown)
+        further = max(0, _legend_rows(shown) - LEGEND_ROWS)
         charts.append(
             draw(
                 "Time of a step by bandwidth",
@@ -71,6 +72,17 @@ def plan_charts(plan: Plan) -> tuple[Chart, ...]:
             )
         )
     return tuple(charts)
+
+
+def left_out(plan: Plan) -> list[str]:
+    """A sentence if there are more recipes than lines in the picture by bandwidth."""
+    unseen = [item.recipe.name for item in plan.predictions[DRAWN_RECIPES:]]
+    if not (unseen and plan.setting.group.is_across):
+        return []
+    return [
+        f"Time by bandwidth shows the first {DRAWN_RECIPES} recipes of the table below, and leaves "
+        f"out {', '.join(unseen)}."
+    ]
 
 
 def _chosen(plan: Plan) -> Prediction:
@@ -108,10 +120,7 @@ def _time(plan: Plan, figure: Figure, axes: Axes) -> str:
 
 
 def _label(prediction: Prediction, width: int = LABEL_WIDTH) -> str:
-    """The recipe's text in lines short enough to leave the picture room, broken between options."""
-    spaced = prediction.recipe.name.replace(":", ": ")
-    lines = textwrap.wrap(spaced, width, break_on_hyphens=False)
-    return "\n".join(line.replace(": ", ":") for line in lines)
+    return recipe_lines(prediction.recipe.name, width)
 
 
 def _in_seconds(time_s: float) -> str:
@@ -181,7 +190,7 @@ def _by_bandwidth(plan: Plan, shown: Sequence[Prediction], figure: Figure, axes:
             rates,
             times,
             color=COLOURS[index % len(COLOURS)],
-            linestyle=LINE_STYLES[index % len(LINE_STYLES)],
+            linestyle=LINE_STYLES[index // len(COLOURS)],
             linewidth=1.6,
         )
         legend.append((line, _label(prediction, LEGEND_WIDTH)))
@@ -192,10 +201,19 @@ def _by_bandwidth(plan: Plan, shown: Sequence[Prediction], figure: Figure, axes:
     words += _mark_break_even(plan, rates, axes)
     axes.set_xlabel("rate of a host's link; dashed: this one")
     axes.set_ylabel("time of a step")
-    # names of a search are long: side by side they would leave the picture
-    longest = max(len(prediction.recipe.name) for prediction in shown)
-    add_legend(figure, legend, num_columns=2 if longest <= LABEL_WIDTH else 1)
+    add_legend(figure, legend, num_columns=_legend_columns(shown))
     return f"{words}."
+
+
+def _legend_columns(shown: Sequence[Prediction]) -> int:
+    """Names of a search are long: side by side they would leave the picture."""
+    longest = max(len(prediction.recipe.name) for prediction in shown)
+    return 2 if longest <= LABEL_WIDTH else 1
+
+
+def _legend_rows(shown: Sequence[Prediction]) -> int:
+    lines = sum(_label(item, LEGEND_WIDTH).count("\n") + 1 for item in shown)
+    return -(-lines // _legend_columns(shown))
 
 
 def _mark_break_even(plan: Plan, rates: Sequence[float], axes: Axes) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from thinwire.page import Page
 from thinwire.planner.hardware import Cluster
-from thinwire.planner.plan_charts import plan_charts
+from thinwire.planner.plan_charts import left_out, plan_charts
 from thinwire.planner.prediction import FIT_WORDS, Prediction
 from thinwire.planner.ranking import Plan
 from thinwire.quantities import format_bytes, format_duration
@@ -36,6 +36,8 @@ def render_plan_page(plan: Plan) -> Page:
     for sentence in (*others, *setting.workload.assumptions):
         page.paragraph(sentence)
     page.figures(plan_charts(plan))
+    for sentence in left_out(plan):
+        page.paragraph(sentence)
     page.section("Time and traffic of one step")
     _add_times(page, plan)
     page.section("Memory of the worst rank at its worst moment")
