@@ -167,6 +167,7 @@ def plan(  # noqa: PLR0913 - typer reads the options from the signature
     """
     from thinwire.output_path import prepare_output
     from thinwire.planner.candidates import grid, named_recipes
+    from thinwire.planner.description import describe
     from thinwire.planner.ranking import make_plan
     from thinwire.planner.request import ClusterRequest, PlanRequest
     from thinwire.recipes import parse_recipes, recipe_files
@@ -205,7 +206,8 @@ def plan(  # noqa: PLR0913 - typer reads the options from the signature
 
         write_plan_page(html, made)
     if as_json:
-        typer.echo(json.dumps(made.to_json(), indent=2, allow_nan=False))
+        document = {**describe(setting), **made.to_json()}
+        typer.echo(json.dumps(document, indent=2, allow_nan=False))
     else:
         from thinwire.cli.plan_view import print_plan
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from thinwire.page import Page
+from thinwire.planner.description import number_sources
 from thinwire.planner.hardware import Cluster
 from thinwire.planner.plan_charts import left_out, plan_charts
 from thinwire.planner.prediction import FIT_WORDS, Prediction
@@ -94,12 +95,7 @@ def _add_sources(page: Page, cluster: Cluster) -> None:
         ("number", "source"),
         (
             (f"{part}: {name}", source)
-            for part, sources in (
-                ("device", cluster.device.sources),
-                ("link", cluster.link.sources),
-                ("backend", cluster.backend.sources),
-                ("host", cluster.host.sources),
-            )
+            for part, sources in number_sources(cluster).items()
             for name, source in sources.items()
         ),
     )

@@ -6,7 +6,7 @@ from thinwire.planner.hardware import Cluster
 from thinwire.planner.source import least_sure
 from thinwire.quantities import format_bit_rate, format_numbered
 
-__all__ = ["beyond_scope", "confidence"]
+__all__ = ["beyond_scope", "confidence", "least_sure_by_term"]
 
 # a shaped link reaches its rate within its bursts and headers
 SAME_RATE = 0.1
@@ -14,6 +14,12 @@ SAME_RATE = 0.1
 
 def confidence(cluster: Cluster) -> str:
     """The least sure source behind each term, as a sentence."""
+    words = ", ".join(f"{term} {kind}" for term, kind in least_sure_by_term(cluster).items())
+    return f"The least sure number behind each term: {words}. Calibrating replaces them."
+
+
+def least_sure_by_term(cluster: Cluster) -> dict[str, str]:
+    """The kind of the least sure source behind each term of a plan that has one."""
     device, link, backend = cluster.device.sources, cluster.link.sources, cluster.backend.sources
     compute = ["flop_per_s", "matmul_efficiency", "memory_bytes_per_s", "memory_efficiency"]
     if cluster.world > 1:  # a rank alone is not wrapped
@@ -33,8 +39,7 @@ def confidence(cluster: Cluster) -> str:
         "codecs": [device["codec"], device["low_rank"]],
         "memory overhead": [device["slack"], device["context_bytes"]],
     }
-    words = ", ".join(f"{term} {least_sure(texts)}" for term, texts in terms.items() if texts)
-    return f"The least sure number behind each term: {words}. Calibrating replaces them."
+    return {term: least_sure(texts) for term, texts in terms.items() if texts}
 
 
 def beyond_scope(cluster: Cluster) -> list[str]:
