@@ -31,8 +31,9 @@ def compare(  # noqa: PLR0913 - typer reads the options from the signature
     model: Annotated[
         str,
         typer.Option(
-            help="gpt:LAYERSxHIDDENxHEADS (gpt:6x512x8), a preset (tiny, small, medium, large), a "
-            "Hugging Face config.json or its folder, or a number of parameters (25M).",
+            help="gpt:LAYERSxHIDDENxHEADS (gpt:6x512x8, or just 6x512x8), a preset (tiny, small, "
+            "medium, large), a Hugging Face config.json or its folder, or a number of parameters "
+            "(25M).",
             rich_help_panel=TRAINING,
         ),
     ] = "small",
