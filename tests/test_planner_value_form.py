@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from clear_sentence import check_clear
+from planner_files import CELLS, CLUSTER, CONFIG, CONFIGS, toml
 from thinwire.errors import ConfigError
 from thinwire.planner.hardware import OVERHEADS
 from thinwire.planner.hardware_file import load_device
@@ -28,126 +29,6 @@ from thinwire.recipes import parse_recipes
 
 # of each kind that a file can hold, an empty and a filled one
 WRONG: tuple[Any, ...] = (5, 0.5, "a", "", True, [], ["a"], [[1, "a"]], {}, {"a": 1}, {"a": {}})
-
-CLUSTER = """
-[cluster]
-hosts = 2
-ranks_per_host = 1
-shaped = true
-[device]
-preset = "cpu"
-flop_per_s = { fp32 = 1e11, bf16 = 2e11 }
-matmul_efficiency = [[1e6, 0.5], [1e8, 0.9]]
-codec = { encode_copies = { int = 0.5 }, sum_copies = { cast = 0.4, fp8 = 0.3 } }
-unit_s = { replicated = 0.0, hooked = 0.0, stock = 0.002, compressed = 0.003, resident = 0.004 }
-parameter_s = { replicated = 0.0, hooked = 0.0, stock = 0.0, compressed = 1e-9, resident = 0.0 }
-step_s = { replicated = 0.0, hooked = 0.0, stock = 0.0, compressed = 0.0, resident = 0.001 }
-source = "calibrated: two cores"
-[host]
-memory_bytes = 24e9
-disk_bytes_per_s = 1e9
-source = "given"
-[backend]
-preset = "gloo"
-call_s = 0.0
-has_tree = false
-reduce_scatter_passes = 2
-shares = { all_gather = [[1e4, 1.0], [1e6, 0.7]], rounds = [[1e4, 0.9]] }
-calls_s = { all_gather = 1e-3, rounds = 1e-4 }
-source = "calibrated"
-[link]
-bit_per_s = 2e8
-latency_s = 1e-4
-loss = 0.001
-protocol = "tcp"
-efficiency = [[1e4, 0.9]]
-source = "calibrated"
-"""
-
-CONFIG: dict[str, Any] = {
-    "model_type": "mixtral",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "vocab_size": 100,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 24,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-    "sliding_window": 8,
-    "tie_word_embeddings": True,
-    "torch_dtype": "bfloat16",
-}
-
-CONFIGS: dict[str, dict[str, Any]] = {
-    "mixtral": CONFIG,
-    "gpt2": {
-        "model_type": "gpt2",
-        "n_embd": 64,
-        "n_layer": 2,
-        "n_head": 4,
-        "n_inner": 96,
-        "n_positions": 32,
-        "vocab_size": 100,
-        "attn_pdrop": 0.1,
-    },
-    "gpt_neox": {
-        "model_type": "gpt_neox",
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "vocab_size": 100,
-        "attention_bias": True,
-    },
-    "bert": {
-        "model_type": "bert",
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "vocab_size": 100,
-        "type_vocab_size": 2,
-        "max_position_embeddings": 64,
-        "hidden_dropout_prob": 0.1,
-    },
-    "t5": {
-        "model_type": "t5",
-        "d_model": 64,
-        "d_kv": 8,
-        "d_ff": 96,
-        "num_layers": 3,
-        "num_decoder_layers": 2,
-        "num_heads": 4,
-        "vocab_size": 100,
-        "relative_attention_num_buckets": 16,
-        "feed_forward_proj": "relu",
-    },
-    "vit": {
-        "model_type": "vit",
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "image_size": 32,
-        "patch_size": 8,
-        "num_channels": 3,
-        "num_labels": 10,
-        "qkv_bias": True,
-    },
-}
-
-CELLS = {
-    "hosts": 2,
-    "ranks_per_host": 1,
-    "model": "gpt:2x64x2",
-    "seq": 32,
-    "micro_batch": 1,
-    "hardware": "lab.toml",
-    "link": {"measured_bit_per_s": 2e8},
-    "runs": [{"recipe": "zero3", "step_s": {"median": 0.1}}],
-}
 
 
 def kind(value: Any) -> type:
@@ -188,14 +69,6 @@ def wrong_values(tables: Any, path: tuple[Any, ...]) -> Iterator[Any]:
         yield from (float("nan"), float("inf"), -float("inf"), -1, 1e300, 10**400)
 
 
-def toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    return json.dumps(value) if isinstance(value, (bool, str)) else str(value)
-
-
 def key_of(path: tuple[Any, ...]) -> str:
     """The innermost key that a message about a place must name; within a list, the list's."""
     return next(part for part in reversed(path) if isinstance(part, str))
@@ -213,69 +86,6 @@ def test_the_good_files_are_good(tmp_path: Path) -> None:
     (tmp_path / "lab.toml").write_text(CLUSTER)
     (tmp_path / "cells.json").write_text(json.dumps({"comparisons": {"a lab": CELLS}}))
     assert len(read_lab_cells(tmp_path / "cells.json").cells) == 1
-
-
-KEYS = {"unit_s", "parameter_s", "step_s"}
-
-
-@pytest.mark.parametrize("source", ["calibrated", "calibrated: two cores", "given", None])
-@pytest.mark.parametrize(
-    "tables",
-    [
-        {"unit_s": {"stock": 1.0}},
-        {"step_s": {"stock": 1.0, "compressed": 0.5}},
-        {name: dict.fromkeys(OVERHEADS[1:], 0.1) for name in KEYS},
-        {"parameter_s": dict.fromkeys(OVERHEADS, 0.1)},
-    ],
-    ids=str,
-)
-def test_what_is_measured_together_is_asked_for_by_name(
-    source: str | None, tables: dict[str, dict[str, float]], tmp_path: Path
-) -> None:
-    """Only a file that says so is spoken of as calibrated."""
-    file = tmp_path / "cluster.toml"
-    words = {} if source is None else {"source": source}
-    file.write_text(f"device = {toml({**tables, **words})}")
-    lacking = {kind for table in tables.values() for kind in OVERHEADS if kind not in table}
-    if source in ("given", None) and not lacking:
-        assert ClusterRequest(file=file).cluster()
-        return
-    with pytest.raises(ConfigError) as raised:
-        ClusterRequest(file=file).cluster()
-    told = str(raised.value)
-    check_clear(told, f"cluster file {file}: device")
-    assert ("calibrate" in told) == (source not in ("given", None))
-    assert all(kind in told for kind in lacking)
-    if source not in ("given", None):
-        assert all(name in told for name in KEYS - set(tables))
-
-
-@pytest.mark.parametrize("part", ["cluster", "device", "link", "backend", "host"])
-def test_a_wrong_key_is_answered_with_every_right_one(part: str, tmp_path: Path) -> None:
-    """All that the whole file above has in that table, and each of them can be written."""
-    file = tmp_path / "cluster.toml"
-    file.write_text(f"{part} = {{ prtocol = 1 }}")
-    with pytest.raises(ConfigError, match="'prtocol' is not one of ") as raised:
-        ClusterRequest(file=file).cluster()
-    listed = str(raised.value).split("is not one of ")[1].split(", ")
-    assert set(tomllib.loads(CLUSTER)[part]) <= set(listed)
-    assert len(set(listed)) == len(listed)
-    for key in listed:
-        file.write_text(f"{part} = {{ {key} = [[[]]] }}")
-        with pytest.raises(ConfigError, match=f"{part}[^:]*: {key}") as raised:
-            ClusterRequest(file=file).cluster()
-        assert "is not one of" not in str(raised.value)
-
-
-@pytest.mark.parametrize("count", ["hosts", "ranks_per_host"])
-@pytest.mark.parametrize("value", ['"4"', "true", "[4]", "4.0", "0", "-1", "{}", "nan", "1e999"])
-def test_a_count_is_asked_for_as_a_whole_number(count: str, value: str, tmp_path: Path) -> None:
-    file = tmp_path / "cluster.toml"
-    file.write_text(f"[cluster]\n{count} = {value}")
-    with pytest.raises(
-        ConfigError, match=f"cluster: {count} = .* is not a whole number above zero"
-    ):
-        ClusterRequest(file=file).cluster()
 
 
 @pytest.mark.parametrize("path", cluster_places(), ids=str)
