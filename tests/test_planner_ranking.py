@@ -169,6 +169,19 @@ def test_pipeline_stages_send_and_nobody_says_otherwise() -> None:
     assert any("only what pipeline stages hand on" in reason for reason in plan.reasons)
 
 
+def test_what_is_too_large_is_told_briefly_and_padding_too() -> None:
+    cluster = ClusterRequest(hosts=4, ranks=8, device="a100-80gb", link="10gbit")
+    setting = PlanRequest(model="llama-2-70b", cluster=cluster).setting()
+    plan = make_plan(setting, list(grid(setting)), limit=10)
+    (sentence,) = (reason for reason in plan.reasons if "Too large" in reason)
+    assert sentence.count(" on the device") + sentence.count(" on the host") == 3
+    assert sentence.endswith(" more.")
+    many = ClusterRequest(hosts=512, ranks=8, device="a100-80gb", link="10gbit")
+    wide = PlanRequest(model="gpt:2x64x2", cluster=many).setting()
+    reasons = make_plan(wide, parse_recipes("zero3,ddp")).reasons
+    assert any("Padding makes" in reason and "(zero3)" in reason for reason in reasons)
+
+
 def test_help_that_does_not_fit_is_none() -> None:
     cluster = ClusterRequest(hosts=2, ranks=4, device="a100-40gb", link="10gbit")
     setting = PlanRequest(model="llama-2-13b", cluster=cluster).setting()

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from thinwire.planner.break_even import BESIDE, SURE, TIE, PayingRates
 from thinwire.planner.candidates import sends_fewer_bits
+from thinwire.planner.padding import padding_reasons
 from thinwire.planner.prediction import Fit, Prediction, predict, step_s
 from thinwire.planner.setting import Setting
 from thinwire.planner.trust import beyond_scope, confidence
 from thinwire.planner.value_form import LARGEST
 from thinwire.planner.workload import DTYPE_BYTES
 from thinwire.quantities import format_bit_rate, format_bytes, format_duration
+from thinwire.recipe import Recipe
 
 __all__ = ["explain", "sensitivities"]
 
+NAMED_TOO_LARGE = 3  # the fastest; the tables have the others
 FAR = 10.0  # times a rate: an error of a plan does not reach from there
 PARTS = {
     "compute_s": "computing",
@@ -55,14 +58,16 @@ def explain(
     else:
         sentences.append(_nothing_fits(failing, cheapest))
     if fitting and failing:
-        named = failing[:limit]
+        named = failing[:NAMED_TOO_LARGE]
         left_out = "; ".join(f"{item.recipe.name} by {_missing(item.fit)}" for item in named)
         if len(named) < len(failing):
             left_out += f"; and {len(failing) - len(named)} more"
         sentences.append(f"Too large for the memory there is: {left_out}.")
+    shown = [item.recipe for item in (*fitting[:limit], *failing[:limit])]
+    sentences.extend(padding_reasons(setting, shown))
     sentences.extend(_checkpoint(setting))
     sentences.extend(_unknown(setting))
-    sentences.extend(_bounds((*fitting[:limit], *failing[:limit])))
+    sentences.extend(_bounds(shown))
     sentences.extend(beyond_scope(setting.cluster))
     sentences.append(confidence(setting.cluster))
     return tuple(sentences)
@@ -245,9 +250,8 @@ def _unknown(setting: Setting) -> list[str]:
     return sentences
 
 
-def _bounds(predictions: Iterable[Prediction]) -> list[str]:
+def _bounds(recipes: Sequence[Recipe]) -> list[str]:
     """What is priced at a bound, or in the steady step only."""
-    recipes = [prediction.recipe for prediction in predictions]
     sentences = []
     adaptive = ", ".join(recipe.name for recipe in recipes if recipe.adapts)
     if adaptive:

@@ -3,7 +3,7 @@
 plan = make_plan(setting, recipes)
 plan.choice        the fastest recipe that fits; None when nothing does
 plan.reasons       a few sentences with numbers
-plan.to_json()     the document of ``thinwire plan --json``
+plan.to_json()     what ``thinwire plan --json`` says of the recipes
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class Plan:
         return None if rate is None or self.paying is None else self.paying.margin_of(rate)
 
     def to_json(self) -> dict[str, Any]:
-        """The document that ``thinwire plan --json`` prints; bytes and seconds are per step.
+        """What ``thinwire plan --json`` prints of the recipes; bytes and seconds are per step.
+
+        Before it comes what `thinwire.planner.description.describe` says of the setting.
 
         ``fits`` is ``null`` where the memory of what a recipe fills is unknown.
         """
