@@ -58,7 +58,7 @@ def explain(
     else:
         sentences.append(_nothing_fits(failing, cheapest))
     if fitting and failing:
-        named = failing[:NAMED_TOO_LARGE]
+        named = failing[:NAMED_TOO_LARGE][:limit]
         left_out = "; ".join(f"{item.recipe.name} by {_missing(item.fit)}" for item in named)
         if len(named) < len(failing):
             left_out += f"; and {len(failing) - len(named)} more"
