@@ -173,6 +173,38 @@ def test_a_checkpoint_that_all_ranks_write_together(tmp_path: Path) -> None:
         assert num_tensors > 10
 
 
+INCOMPLETE = (
+    f"ddp:{CODED}",
+    "ddp:grads=lowrank=2:feedback=true:min_numel=0",
+    "ddp_topk:min_numel=0:staleness=1",
+    f"thin:{CODED}",
+)
+
+
+def incomplete_body(rank: int, size: int) -> None:
+    for text in INCOMPLETE:
+        model, optimizer = make(text)
+        steps(model, optimizer, rank, 0, 2)
+        state = dict(tw.compression_state(model))
+        fresh, _ = make(text)
+        for entry in state:
+            if not entry.startswith(("shared/", f"rank{rank}/")):
+                continue
+            left = {name: tensor for name, tensor in state.items() if name != entry}
+            with pytest.raises(StateError):  # on one rank only: the others refuse with it
+                tw.load_compression_state(fresh, left if rank == 0 else state)
+        with pytest.raises(StateError, match="inventory|no use for|entries are not those"):
+            tw.load_compression_state(fresh, state | {f"rank{rank}/bogus": torch.zeros(1)})
+        for nothing in (None, [], "state"):
+            with pytest.raises(StateError, match="a state is a dict of tensors"):
+                tw.load_compression_state(fresh, nothing)  # type: ignore[arg-type]
+        tw.load_compression_state(fresh, state)
+
+
+def test_a_state_that_lacks_any_of_its_entries_is_refused() -> None:
+    run_world(incomplete_body, 2)
+
+
 def refusals_body(rank: int, size: int) -> None:
     model, optimizer = make(CASES[0])
     steps(model, optimizer, rank, 0, 2)

@@ -32,6 +32,7 @@ from thinwire.train.models import build_model, next_token_loss
 __all__ = ["RIVALS"]
 
 POWERSGD_RANK = 4
+ONE_BUCKET_MB = 1000
 
 
 class Training:
@@ -127,7 +128,8 @@ def ddp_bf16(model: nn.Module, schedule: Schedule, micro_batch: int) -> Training
 def powersgd(model: nn.Module, schedule: Schedule, micro_batch: int) -> Training:
     """DDP with PyTorch's PowerSGD hook, compressing from the first step that it allows."""
     del micro_batch
-    wrapped = DistributedDataParallel(model)
+    # in one bucket: with several it aborts over gloo
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=ONE_BUCKET_MB)
     state = powerSGD_hook.PowerSGDState(
         process_group=None, matrix_approximation_rank=POWERSGD_RANK, start_powerSGD_iter=2
     )

@@ -111,11 +111,12 @@ def attach(model: DistributedDataParallel, compression: Compression) -> None:
         model: the DDP module; it must not have a hook yet.
         compression: what all sockets of the model share.
     """
-    odd = [n for n, p in model.module.named_parameters() if p.dtype not in CAST_NAMES]
+    trained = ((n, p) for n, p in model.module.named_parameters() if p.requires_grad)
+    odd = [name for name, parameter in trained if parameter.dtype not in CAST_NAMES]
     if odd and not compression.recipe.is_uncompressed:
         raise ConfigError(
             f"recipe {compression.recipe.name}: gradients of parameter {odd[0]} are not in fp32, "
-            "bf16 or fp16, and cannot be compressed; convert the model, or use recipe ddp"
+            "bf16 or fp16, and cannot be compressed; convert it, freeze it, or use grads=fp32"
         )
     peers = compression.topology.peers(model.process_group)
     if peers.size < compression.topology.size:

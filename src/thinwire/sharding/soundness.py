@@ -36,7 +36,12 @@ _FINITE = ("factors", "late", "outer", "residuals")
 
 
 def check_tensors(state: Mapping[str, Tensor]) -> None:
-    """Raise unless all entries are tensors."""
+    """Raise unless it is a mapping of tensors."""
+    if not isinstance(state, Mapping):
+        raise StateError(
+            f"a state is a dict of tensors, not {type(state).__name__}: pass what "
+            "thinwire.compression_state returned"
+        )
     for entry, tensor in state.items():
         if not isinstance(tensor, Tensor):
             raise StateError(

@@ -23,6 +23,7 @@ from thinwire.errors import StateError
 from thinwire.sharding.arrangement import ARRANGEMENT, HOSTS, Arrangement
 from thinwire.sharding.attach import compression_of
 from thinwire.sharding.compression import Compression, Store
+from thinwire.sharding.inventory import check_inventory, inventory_entry, inventory_of
 from thinwire.sharding.origin import ORIGIN, check_origin, origin_entry
 from thinwire.sharding.redistribution import Redistribution, is_dealt_out
 from thinwire.sharding.soundness import (
@@ -64,7 +65,8 @@ def compression_state(model: nn.Module) -> dict[str, Tensor]:
     state = Arrangement.of(compression).state() | {ORIGIN: origin_entry(compression.recipe)}
     for prefix, store in _stores(compression):
         state |= {f"{prefix}/{name}": tensor for name, tensor in store.state().items()}
-    return state
+    rank = dist.get_rank()
+    return state | {inventory_of(rank): inventory_entry(state, rank)}
 
 
 def load_compression_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -178,7 +180,8 @@ def _fitting(
     shapes = {name.removeprefix("module."): p.shape for name, p in model.named_parameters()}
     _check_parameters(shapes.keys(), state)
     saved = Arrangement.read(state)
-    if _must_be_dealt_out(compression, saved):
+    is_dealt_out_anew = _must_be_dealt_out(compression, saved)
+    if is_dealt_out_anew:
         compression.counters.check(_under("shared/counters", state))
         state = Redistribution(compression, saved, dist.get_rank(), shapes).entries(state)
     elif saved.num_shards != compression.num_shards:
@@ -199,6 +202,8 @@ def _fitting(
             check_late(compression, entries[prefix], shapes)
         elif kind == "factors":
             check_factors(compression, entries[prefix], shapes)
+    if not is_dealt_out_anew:
+        check_inventory(state, dist.get_rank())  # last: others say what is wrong with an entry
     return saved, entries
 
 
@@ -210,6 +215,8 @@ def _by_store(
     own = f"rank{dist.get_rank()}/"
     for entry, tensor in state.items():
         if entry.startswith((ARRANGEMENT, ORIGIN)) or not entry.startswith(("shared/", own)):
+            continue
+        if entry == inventory_of(dist.get_rank()):
             continue
         prefix = "/".join(entry.split("/")[:2])
         if prefix not in entries:
