@@ -121,6 +121,20 @@ def test_a_rank_may_leave_parameters_unused() -> None:
     run_world(unused_body, 2)
 
 
+def frozen_body(rank: int, size: int) -> None:
+    """What has no gradient is of no account, whatever its dtype."""
+    model = make_model()
+    codes = torch.zeros(4, dtype=torch.uint8)
+    model.register_parameter("codes", nn.Parameter(codes, requires_grad=False))
+    sharded = tw.shard(model, parse_recipe(INT8))
+    token_loss(sharded, draw_tokens(0, rank)).backward()  # type: ignore[no-untyped-call]
+    assert all(p.grad is not None for p in sharded.parameters() if p.requires_grad)
+
+
+def test_frozen_parameters_of_any_dtype_are_left_alone() -> None:
+    run_world(frozen_body, 2)
+
+
 def refusal_body(rank: int, size: int) -> None:
     model = DistributedDataParallel(make_model())
     with pytest.raises(ConfigError, match="must have stage=0"):
