@@ -42,8 +42,13 @@ def test_a_socket_stays_in_its_namespace() -> None:
     def listen() -> socket.socket:
         return socket.create_server(("0.0.0.0", 29999))
 
-    with Namespace() as one, Namespace() as other, one.run(listen), other.run(listen):
-        pass
+    with (
+        Namespace() as one,
+        Namespace() as other,
+        one.run(listen) as first,
+        other.run(listen) as second,
+    ):
+        assert first.getsockname() == second.getsockname()
 
 
 def test_no_thread_and_no_descriptor_is_left() -> None:

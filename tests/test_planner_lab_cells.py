@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from planner_files import CELLS
 from thinwire.cli.app import main
 from thinwire.errors import ConfigError
 from thinwire.planner.validation.lab_cells import Cell, LabComparison, LabReport, read_lab_cells
@@ -25,12 +26,7 @@ latency_s = 1e-4
 def cells_file(folder: Path, **changes: Any) -> Path:
     (folder / "lab.toml").write_text(HARDWARE)
     entry = {
-        "hosts": 2,
-        "ranks_per_host": 1,
-        "model": "gpt:2x64x2",
-        "seq": 32,
-        "micro_batch": 1,
-        "hardware": "lab.toml",
+        **CELLS,
         "link": {"requested_bit_per_s": 2e8, "measured_bit_per_s": 2e8},
         "runs": [
             {"recipe": recipe, "step_s": {"median": 0.1, "min": 0.1, "max": 0.1}}

@@ -74,10 +74,12 @@ def test_the_same_bytes_and_the_same_values(text: str) -> None:
 
 @needs_compiler
 def test_another_size_or_key_compiles_nothing_again() -> None:
-    _, fused = _pair("int8/32+stochastic")
+    reference, fused = _pair("int8/32+stochastic")
     encoded(fused, _values(32 * 50))
+    x, key = _values(32 * 77 + 5), Key(seed=5, step=9)
     with torch.compiler.set_stance("fail_on_recompile"):
-        encoded(fused, _values(32 * 77 + 5), Key(seed=5, step=9))
+        payload = encoded(fused, x, key)
+    assert torch.equal(payload, encoded(reference, x, key))
 
 
 def test_what_is_compiled() -> None:

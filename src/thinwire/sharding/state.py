@@ -89,8 +89,8 @@ def load_compression_state(model: nn.Module, state: Mapping[str, Tensor]) -> Non
             all ranks that saved it, joined into one dict, if they are dealt out anew. Copied.
 
     Raises:
-        StateError: the state does not fit the model or its recipe, is damaged, holds values that
-            are not finite, or its shared part differs between ranks. Where it is dealt out anew
+        StateError: the state does not fit the model or its recipe, lacks an entry, holds values
+            that are not finite, or its shared part differs between ranks. Where it is dealt out anew
             also: entries of some ranks are missing; it was saved between two meetings of local
             steps; parameters are not cut by rows; FSDP2 divided sums by what is not known.
     """
@@ -213,10 +213,9 @@ def _by_store(
     """This rank's entries and the shared ones, by the prefix of the store that they belong to."""
     entries: dict[str, dict[str, Tensor]] = {prefix: {} for prefix, _ in _stores(compression)}
     own = f"rank{dist.get_rank()}/"
+    about_all = (ARRANGEMENT, ORIGIN, inventory_of(dist.get_rank()))
     for entry, tensor in state.items():
-        if entry.startswith((ARRANGEMENT, ORIGIN)) or not entry.startswith(("shared/", own)):
-            continue
-        if entry == inventory_of(dist.get_rank()):
+        if entry.startswith(about_all) or not entry.startswith(("shared/", own)):
             continue
         prefix = "/".join(entry.split("/")[:2])
         if prefix not in entries:

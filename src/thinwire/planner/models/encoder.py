@@ -86,15 +86,7 @@ def vit_workload(config: ModelConfig, *, tokens: int | None, fused: bool) -> Wor
     """
     hidden, inner = config.integer("hidden_size"), config.integer("intermediate_size")
     patch, channels = config.integer("patch_size", 16), config.integer("num_channels", 3)
-    side = config.integer("image_size", 224)
-    if patch > side:
-        raise ConfigError(
-            f"{config.label}: patch_size = {patch} is larger than image_size = {side}, so there is "
-            "no patch; correct one of the two"
-        )
-    patches = (side // patch) ** 2  # what is left at the edges is not looked at
-    length, pixels = patches + 1, channels * patch**2
-    check_at_most(f"{config.label}: tokens of image_size = {side} in patches of {patch}", length)
+    length, pixels = _image_tokens(config, patch), channels * patch**2
     if tokens is not None:
         check_positions(config, tokens, length)
     dropout = config.dropout("attention_probs_dropout_prob", "hidden_dropout_prob")
@@ -137,6 +129,19 @@ def vit_workload(config: ModelConfig, *, tokens: int | None, fused: bool) -> Wor
         dtype=config.dtype,
         assumptions=() if tokens in (None, length) else (_ignored(tokens, length),),
     )
+
+
+def _image_tokens(config: ModelConfig, patch: int) -> int:
+    """The patches of an image, without what is left at its edges, and one class token."""
+    side = config.integer("image_size", 224)
+    if patch > side:
+        raise ConfigError(
+            f"{config.label}: patch_size = {patch} is larger than image_size = {side}, so there is "
+            "no patch; correct one of the two"
+        )
+    length = (side // patch) ** 2 + 1
+    check_at_most(f"{config.label}: tokens of image_size = {side} in patches of {patch}", length)
+    return length
 
 
 def _ignored(tokens: int | None, length: int) -> str:
