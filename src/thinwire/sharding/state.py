@@ -90,9 +90,9 @@ def load_compression_state(model: nn.Module, state: Mapping[str, Tensor]) -> Non
 
     Raises:
         StateError: the state does not fit the model or its recipe, lacks an entry, holds values
-            that are not finite, or its shared part differs between ranks. Where it is dealt out anew
-            also: entries of some ranks are missing; it was saved between two meetings of local
-            steps; parameters are not cut by rows; FSDP2 divided sums by what is not known.
+            that are not finite, or its shared part differs between ranks. Where it is dealt out
+            anew also: entries of some ranks are missing; it was saved between two meetings of
+            local steps; parameters are not cut by rows; FSDP2 divided sums by what is not known.
     """
     with refused_together("thinwire.load_compression_state", StateError):
         compression = compression_of(model)
