@@ -110,6 +110,21 @@ def test_both_ends_of_a_link_are_shaped() -> None:
         assert "tbf" not in lab.run(0, filters) + lab._hub.run(filters)
 
 
+def test_hosts_send_by_one_congestion_control_whatever_the_machines_default() -> None:
+    def control(connection: socket.socket) -> bytes:
+        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+
+    with Lab(Layout(hosts=2, ranks_per_host=1)) as lab:
+        address = lab.address(1)
+        with lab.run(1, lambda: socket.create_server((address, 0))) as listener:
+            target = listener.getsockname()
+            with lab.run(0, lambda: socket.create_connection(target, 5)) as source:
+                sink, _ = listener.accept()
+                with sink:
+                    # of both ends: each sends in an exchange
+                    assert control(source) == control(sink) == b"reno"
+
+
 def test_a_refused_command_is_named() -> None:
     with Namespace() as namespace, pytest.raises(LabError, match=r"'link set nonesuch up': .*find"):
         run_batch(namespace, "ip", ["link set lo up", "link set nonesuch up"])
