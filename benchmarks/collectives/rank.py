@@ -36,38 +36,59 @@ def chunked(outgoing: list[Tensor], incoming: list[Tensor], peers: Peers) -> Non
             for distance in range(1, size):
                 peer = (rank + sign * distance) % size
                 chunk = buffers[peer][start : start + CHUNK_BYTES]
-                works.append(post(chunk, peer, tag=start // CHUNK_BYTES))
+                tag = start // CHUNK_BYTES
+                works.append(post(chunk, peer, group=peers.group, tag=tag))
     for work in works:
         if work is not None:
             work.wait()
 
 
 def measure(
-    ways: dict[str, Callable[[], object]], payload_bytes: int, bit_per_s: float
-) -> dict[str, dict[str, float]]:
-    """By way: share of the link that carried payload, and interface bytes per payload byte.
+    action: Callable[[Peers], object], payload_bytes: int, bit_per_s: float
+) -> dict[str, float]:
+    """The share of the link that carried payload, and interface bytes per payload byte.
 
-    The ways take turns, for a connection that lost a packet is slow for several calls to come.
+    A way has connections of its own and runs several times in a row, as blocks of a step do: one
+    that lost packets, or rested, is slow for several calls to come, whoever calls.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    sent = dict.fromkeys(ways, 0)
+    group = dist.new_group()
+    peers = discover_topology().peers(group)
+    seconds: list[float] = []
+    sent = 0
     for repeat in range(WARM_UP + REPEATS):
-        for name, action in ways.items():
-            before = sent_bytes()
-            dist.barrier()
-            start = time.perf_counter()
-            action()
-            dist.barrier()
-            if repeat >= WARM_UP:
-                seconds[name].append(time.perf_counter() - start)
-                sent[name] += sent_bytes() - before
-    least_s = payload_bytes * 8 / bit_per_s
+        before = sent_bytes()
+        dist.barrier(group)
+        start = time.perf_counter()
+        action(peers)
+        dist.barrier(group)
+        if repeat >= WARM_UP:
+            seconds.append(time.perf_counter() - start)
+            sent += sent_bytes() - before
+    dist.destroy_process_group(group)
     return {
-        name: {
-            "share": least_s / statistics.median(seconds[name]),
-            "interface": sent[name] / REPEATS / payload_bytes,
-        }
-        for name in ways
+        "share": payload_bytes * 8 / bit_per_s / statistics.median(seconds),
+        "interface": sent / REPEATS / payload_bytes,
+    }
+
+
+def ways_of(nbytes: int, size: int) -> dict[str, Callable[[Peers], object]]:
+    """Ways in which every rank sends so many bytes to each of the others."""
+    outgoing = [torch.randint(0, 255, (nbytes,), dtype=torch.uint8) for _ in range(size)]
+    incoming = [torch.empty_like(payload) for payload in outgoing]
+    rows = torch.empty((size, nbytes), dtype=torch.uint8)
+    flat, mixed = torch.cat(outgoing), torch.empty(size * nbytes, dtype=torch.uint8)
+    floats, slot = torch.zeros(size * nbytes // 4), torch.empty(nbytes // 4)
+    return {
+        "exchange in rounds (ours)": lambda peers: exchange(outgoing, incoming, peers),
+        "exchange in chunks": lambda peers: chunked(outgoing, incoming, peers),
+        "gloo all-to-all": lambda peers: dist.all_to_all_single(mixed, flat, group=peers.group),
+        "gloo reduce-scatter": lambda peers: dist.reduce_scatter_single(
+            slot, floats, group=peers.group
+        ),
+        "gather in rounds (ours)": lambda peers: gather_rows(outgoing[0], rows, peers),
+        "gloo all-gather": lambda peers: dist.all_gather_single(
+            mixed, outgoing[0], group=peers.group
+        ),
     }
 
 
@@ -75,24 +96,10 @@ def main() -> None:
     torch.set_num_threads(1)
     bit_per_s, sizes = float(sys.argv[1]), [int(float(text)) for text in sys.argv[2].split(",")]
     dist.init_process_group("gloo")
-    group = dist.group.WORLD
-    assert group is not None
-    peers, size = discover_topology().peers(group), dist.get_world_size()
+    size = dist.get_world_size()
     for nbytes in sizes:
-        outgoing = [torch.randint(0, 255, (nbytes,), dtype=torch.uint8) for _ in range(size)]
-        incoming = [torch.empty_like(payload) for payload in outgoing]
-        rows = torch.empty((size, nbytes), dtype=torch.uint8)
-        flat, mixed = torch.cat(outgoing), torch.empty(size * nbytes, dtype=torch.uint8)
-        floats, slot = torch.zeros(size * nbytes // 4), torch.empty(nbytes // 4)
-        ways: dict[str, Callable[[], object]] = {
-            "exchange in rounds (ours)": lambda: exchange(outgoing, incoming, peers),  # noqa: B023
-            "exchange in chunks": lambda: chunked(outgoing, incoming, peers),  # noqa: B023
-            "gloo all-to-all": lambda: dist.all_to_all_single(mixed, flat),  # noqa: B023
-            "gloo reduce-scatter": lambda: dist.reduce_scatter_single(slot, floats),  # noqa: B023
-            "gather in rounds (ours)": lambda: gather_rows(outgoing[0], rows, peers),  # noqa: B023
-            "gloo all-gather": lambda: dist.all_gather_single(mixed, outgoing[0]),  # noqa: B023
-        }
-        for name, found in measure(ways, (size - 1) * nbytes, bit_per_s).items():
+        for name, action in ways_of(nbytes, size).items():
+            found = measure(action, (size - 1) * nbytes, bit_per_s)
             if dist.get_rank() == 0:
                 print(json.dumps({"way": name, "payload_bytes": nbytes, **found}), flush=True)
     dist.destroy_process_group()
