@@ -23,14 +23,14 @@ def make_run(
     reduced_bytes: float = 1e6,
     **changes: Any,
 ) -> Run:
-    """A run of four steps, the first two settling, with a spread of 10 % around ``step_s``."""
-    counted = (0.9 * step_s, 1.1 * step_s)
+    """A run of five steps, the first two settling, with a spread of 10 % around ``step_s``."""
+    counted = (0.9 * step_s, step_s, 1.1 * step_s)
     values: dict[str, Any] = {
         "recipe": recipe,
         "step_s": Spread.of(counted),
         "step_times_s": (3 * step_s, 2 * step_s, *counted),
         "settling_steps": 2,
-        "losses": (5.5, 4.0, 3.0, 2.5),
+        "losses": (5.5, 4.0, 3.0, 2.6, 2.5),
         "collectives": (
             CollectiveTraffic(
                 name="all_gather", within_bytes=0, across_bytes=gathered_bytes, formats=("bf16",)
@@ -76,7 +76,7 @@ def make_comparison(main: Setting, unshaped: Setting | None = None, **changes: A
         "text": "a text",
         "seq_len": 64,
         "micro_batch": 2,
-        "steps": 4,
+        "steps": 5,
         "seed": 0,
         "main": main,
         "unshaped": unshaped,

@@ -74,6 +74,11 @@ def test_formats_of_single_parameters_follow_patterns(tmp_path: Path) -> None:
     assert not made.is_uncompressed
 
 
+def test_weights_that_travel_as_changes_may_be_sparse() -> None:
+    # what is left out of a change comes with a later one, and no weight is zero for it
+    assert parse_recipe("thin:weights=topk=0.1").weights == "topk=0.1"
+
+
 def test_the_first_pattern_that_matches_decides() -> None:
     recipe = recipes.sdp4bit(grads_for=(("blocks.0.*", "int8/64"), ("*weight", "bf16")))
     within = recipe.grad_rule_within
@@ -155,6 +160,8 @@ def test_exact_parameters(name: str, shape: tuple[int, ...], exact: bool) -> Non
         ({"stage": 2, "replica": "host"}, "replica=host"),
         ({"stage": 0, "replica": "rank/bf16"}, "replica=rank/bf16"),
         ({"stage": 0, "weights": "int8", "compute": "fp32"}, "weights=int8"),
+        ({"weights": "topk=0.1"}, "replica=rank/bf16"),
+        ({"weights": "int8", "weights_for": (("*head*", "topk=0.1"),)}, "replica=rank/bf16"),
         ({"replica": "rank"}, "rank/bf16"),
         ({"replica": "host/int9"}, "int9"),
         ({"replica": 3}, "replica"),

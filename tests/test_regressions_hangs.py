@@ -216,11 +216,24 @@ def test_a_generator_and_its_discriminator_share_a_backward_pass(first: str, sec
 def disagreement_body(rank: int, size: int) -> None:
     """What one rank alone would refuse, or train, is refused by all at once."""
     odd = "zeropp:replica=none:qat=int4/128" if rank == 1 else "zeropp:replica=none"
-    with pytest.raises(ConfigError, match="recipe differs between ranks"):
+    told = r"recipe differs between ranks.*rank 0 has qat=None, rank 1 has qat='int4/128'\)"
+    with pytest.raises(ConfigError, match=told):
         tw.shard(deep_model(), parse_recipe(odd))
+    late = "zeropp:replica=none:seed=7" if rank == 2 else "zeropp:replica=none"
+    with pytest.raises(
+        ConfigError, match=r"rank\(s\) 2 differ.*rank 0 has seed=0, rank 2 has seed=7"
+    ):
+        tw.shard(deep_model(), parse_recipe(late))
     model = deep_model()
     next(model.parameters()).requires_grad_(rank != 1)
-    with pytest.raises(ConfigError, match="list of parameters differs between ranks"):
+    told = r"list of parameters differs between ranks.* trained, rank 1 has .* frozen\)"
+    with pytest.raises(ConfigError, match=told):
+        tw.shard(model, parse_recipe("zeropp:replica=none"))
+    model = deep_model()
+    if rank == 2:
+        model.register_parameter("extra", torch.nn.Parameter(torch.zeros(3)))
+    told = r"rank\(s\) 2 differ.*rank 0 has .*, rank 2 has extra \[3\] torch.float32 trained\)"
+    with pytest.raises(ConfigError, match=told):
         tw.shard(model, parse_recipe("zeropp:replica=none"))
 
 
@@ -235,7 +248,7 @@ def short_group(seconds: float) -> DeviceMesh:
     return DeviceMesh.from_group(group, "cpu")
 
 
-def lost_rank_body(rank: int, size: int, text: str, how: str) -> str:
+def lost_rank_body(rank: int, size: int, text: str, how: str, has_buffers: bool) -> str:
     """The last rank leaves between two steps, or stops answering; the others end, and name it.
 
     A rank that leaves closes its connections, as one that was killed does.
@@ -243,11 +256,14 @@ def lost_rank_body(rank: int, size: int, text: str, how: str) -> str:
     timeout_s = 3.0
     mesh = short_group(timeout_s)
     recipe = parse_recipe(text)
+    plain = deep_model()
+    if has_buffers:
+        plain.register_buffer("average", torch.zeros(3))
     if recipe.stage == 0:
-        model: nn.Module = DistributedDataParallel(deep_model(), process_group=mesh.get_group())
+        model: nn.Module = DistributedDataParallel(plain, process_group=mesh.get_group())
         tw.compress(model, recipe)
     else:
-        model = tw.shard(deep_model(), recipe, mesh=mesh)
+        model = tw.shard(plain, recipe, mesh=mesh)
     train(model, rank, 2)
     if rank == size - 1:
         if how == "hangs":
@@ -266,20 +282,25 @@ def lost_rank_body(rank: int, size: int, text: str, how: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "how"),
+    ("text", "how", "has_buffers"),
     [
-        ("zero3:compute=fp32", "leaves"),
-        (INT8, "leaves"),
-        ("thin:compute=fp32", "leaves"),
-        ("ddp", "leaves"),
-        ("ddp:grads=int8/128:min_numel=0", "leaves"),
-        ("thin:compute=fp32", "hangs"),
-        ("ddp:grads=int8/128:min_numel=0", "hangs"),
+        ("zero3:compute=fp32", "leaves", False),
+        (INT8, "leaves", False),
+        ("thin:compute=fp32", "leaves", False),
+        ("ddp", "leaves", False),
+        ("ddp", "leaves", True),
+        ("ddp:grads=int8/128:min_numel=0", "leaves", False),
+        ("ddp:grads=int8/128:min_numel=0", "leaves", True),
+        ("thin:compute=fp32", "hangs", False),
+        ("ddp:grads=int8/128:min_numel=0", "hangs", False),
+        ("ddp:grads=int8/128:min_numel=0", "hangs", True),
     ],
 )
-def test_a_lost_rank_ends_the_others_within_the_timeout(text: str, how: str) -> None:
+def test_a_lost_rank_ends_the_others_within_the_timeout(
+    text: str, how: str, has_buffers: bool
+) -> None:
     """A rank dies in the middle of a compressed exchange: an error on all others, soon."""
-    first, second, _ = run_world(lost_rank_body, 3, text, how)
+    first, second, _ = run_world(lost_rank_body, 3, text, how, has_buffers)
     # whoever notices first closes its connections too, and the other may be waiting for it by then;
     # a ring does not tell which of a rank's neighbours left, and with three ranks both are
     assert "rank 2 on host 2" in first + second

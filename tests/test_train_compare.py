@@ -216,6 +216,11 @@ def no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"data": Path("/proc/self/exe")}, InputError, "binary"),
         ({"seq_len": 100_000}, InputError, "too short"),
         ({"steps": 0}, ConfigError, "steps"),
+        (
+            {"recipes": parse_recipes("ddp:local_steps=50"), "steps": 5},
+            ConfigError,
+            "would not meet once in 5 steps; give --steps 52 or more",
+        ),
         ({"learning_rate": -1.0}, ConfigError, "learning_rate"),
         ({"device": "tpu"}, ConfigError, "device"),
     ],

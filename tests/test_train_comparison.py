@@ -63,6 +63,17 @@ def test_times_leave_out_the_settling_steps() -> None:
     assert step_s.median == pytest.approx(0.55)
 
 
+def test_with_local_steps_times_are_means_from_meeting_to_meeting() -> None:
+    ranks = [make_rank(rank, nic_bytes=None) for rank in range(2)]
+    run = Run.from_ranks(
+        "ddp:local_steps=5", ranks, ranks_per_host=1, predicted_step_s=None, period=5
+    )
+    # ten counted steps of 0.1 to 1.0 s: the median step would be 0.55 s, whatever a meeting takes
+    assert (run.step_s.min, run.step_s.max) == pytest.approx((0.3, 0.8))
+    assert run.step_s.median == pytest.approx(0.55)
+    assert run.counted_steps == COUNTED
+
+
 def test_the_train_loss_is_the_mean_of_the_last_tenth() -> None:
     assert make_measured().train_loss == 3.0  # one of twelve steps
     long = make_run("zero3", step_s=1, losses=(*(5.0 for _ in range(28)), 2.0, 4.0))

@@ -190,9 +190,20 @@ def test_at_least_one_step_counts(steps: int, settling: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("steps", "period", "settling"),
+    [(5, 5, 0), (6, 5, 1), (7, 5, 2), (11, 5, 6), (12, 5, 2), (20, 8, 4), (20, 3, 2)],
+)
+def test_whole_periods_count(steps: int, period: int, settling: int) -> None:
+    schedule = Schedule(steps=steps, learning_rate=1.0, period=period)
+    assert schedule.settling_steps == settling
+    assert (steps - settling) % period == 0
+
+
+@pytest.mark.parametrize(
     "changes",
     [
         {"steps": 0},
+        {"steps": 4, "period": 5},
         {"warmup_steps": -1},
         {"learning_rate": 0.0},
         {"learning_rate": math.nan},

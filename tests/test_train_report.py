@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from made_runs import make_comparison, make_run, make_setting
 from thinwire.drawing import COLOURS
 from thinwire.train.charts import SHADES
-from thinwire.train.comparison import Comparison
+from thinwire.train.comparison import Comparison, Run
 from thinwire.train.machine import describe_machine
 from thinwire.train.report import render_report, write_report
 
@@ -97,6 +97,17 @@ def test_the_page_holds_tables_charts_verdicts_and_how_it_was_measured() -> None
         "seed 0",
     ):
         assert said in parsed.text
+
+
+def test_the_page_says_which_steps_its_times_are_of() -> None:
+    def said_of(*runs: Run) -> str:
+        page = render_report(make_comparison(make_setting(runs)), MACHINE)
+        return next(t for t in outline(page.render()).text.split("\n") if "times: " in t)
+
+    stock = make_run("ddp", step_s=1.0)
+    assert said_of(stock).endswith("without the first 2")
+    local = make_run("ddp:local_steps=8", step_s=0.5, settling_steps=4)
+    assert "the first 2; with local steps without up to 4" in said_of(stock, local)
 
 
 def test_every_chart_is_described_in_words() -> None:
@@ -198,7 +209,7 @@ class TestInABrowser:
         assert console_lines(browsed) == []
         parsed = outline(browsed.stdout)
         assert parsed.tags.count("svg") == 8
-        assert "2.500 after 4 steps" in parsed.text
+        assert "2.500 after 5 steps" in parsed.text
 
     def test_a_complaint_would_be_seen(self, tmp_path: Path) -> None:
         page = tmp_path / "page.html"

@@ -8,7 +8,7 @@ import pytest
 
 from made_runs import make_run, make_setting
 from thinwire.train.comparison import Run
-from thinwire.train.verdict import Verdict, conclude, judge
+from thinwire.train.verdict import Outcome, Verdict, conclude, judge
 
 # 100 Mbit/s, 1 % less as measured, carries 3 MB in 0.24 s
 BASE_BYTES = 3e6
@@ -26,7 +26,7 @@ def verdict(base_step_s: float, run: Run, **setting: Any) -> Verdict:
 
 def test_a_faster_recipe_pays_and_by_how_much() -> None:
     found = verdict(0.3, compressed(0.1))
-    assert found.pays is True
+    assert found.outcome is Outcome.PAYS
     assert "3.0 times faster (100 ms against 300 ms)" in found.text
     assert "5.0 times fewer bytes" in found.text
     assert "compute-bound" not in found.text
@@ -34,14 +34,14 @@ def test_a_faster_recipe_pays_and_by_how_much() -> None:
 
 def test_a_slower_recipe_does_not_pay_and_compute_is_named_where_it_is_the_cause() -> None:
     found = verdict(1.0, compressed(1.5))  # the link needs 24 % of the step
-    assert found.pays is False
+    assert found.outcome is Outcome.LOSES
     assert "1.5 times as long" in found.text
     assert "compute-bound: the link alone needs 24 %" in found.text
 
 
 def test_a_slower_recipe_on_a_full_link_is_not_called_compute_bound() -> None:
     found = verdict(0.25, compressed(0.5))
-    assert found.pays is False
+    assert found.outcome is Outcome.LOSES
     assert "compute-bound" not in found.text
     assert "an exchange that does not fill the link" in found.text
 
@@ -59,13 +59,13 @@ def test_two_ranks_on_a_host_need_the_link_twice_as_long() -> None:
 @pytest.mark.parametrize("step_s", [0.95, 1.0, 1.05])
 def test_a_difference_within_noise_is_none(step_s: float) -> None:
     found = verdict(1.0, compressed(step_s))
-    assert found.pays is None
+    assert found.outcome is Outcome.EVEN
     assert "makes no difference in time here" in found.text
 
 
 def test_a_recipe_that_sends_more_is_not_excused() -> None:
     found = verdict(1.0, make_run("large", step_s=2.0, gathered_bytes=5e6))
-    assert found.pays is False
+    assert found.outcome is Outcome.LOSES
     assert "2.0 times as many bytes" in found.text
     assert "compute-bound" not in found.text
 
@@ -90,7 +90,7 @@ def test_skipped_steps_are_told() -> None:
 
 def test_the_first_recipe_says_what_share_of_its_step_the_link_needs() -> None:
     first, _ = judge(make_setting([make_run("base", step_s=0.3), compressed(0.1)]))
-    assert first.pays is None
+    assert first.outcome is None
     assert "needs 81 % of that time" in first.text
 
 
@@ -114,6 +114,55 @@ def test_the_conclusion_names_every_recipe_once_in_its_group() -> None:
         "makes no difference: same (1x)."
     )
     assert conclude(make_setting(runs, link_bit_per_s=None)).startswith("Without a shaped link")
+
+
+@pytest.mark.parametrize(
+    ("step_s", "loss", "outcome"),
+    [
+        (0.1, 2.5 * 1.01, Outcome.PAYS),  # as far apart as rounding alone takes them
+        (0.1, 2.5 * 1.02, Outcome.COSTS_LOSS),
+        (0.1, 2.5 * 0.5, Outcome.PAYS),
+        (0.1, None, Outcome.DIVERGES),
+        (1.0, 2.5 * 1.02, Outcome.LOSES),
+        (1.0, None, Outcome.DIVERGES),
+        (3.0, 2.5 * 1.02, Outcome.LOSES),
+    ],
+)
+def test_time_that_is_paid_for_in_loss_is_no_gain(
+    step_s: float, loss: float | None, outcome: Outcome
+) -> None:
+    found = verdict(1.0, compressed(step_s, validation_loss=loss))
+    assert found.outcome is outcome
+    assert ("pays: a step" in found.text) == (outcome is Outcome.PAYS)
+    assert ("what more steps make of it" in found.text) == (loss == 2.5 * 1.02)
+
+
+def test_two_losses_that_are_not_finite_are_held_against_each_other_by_time() -> None:
+    base = make_run("base", step_s=1.0, validation_loss=None)
+    _, found = judge(make_setting([base, compressed(0.5, validation_loss=None)]))
+    assert found.outcome is Outcome.PAYS
+    assert "not finite" in found.text
+
+
+def test_the_conclusion_tells_a_higher_loss_and_a_training_that_is_lost() -> None:
+    runs = [
+        make_run("base", step_s=1.0),
+        make_run("fast", step_s=0.5),
+        make_run("rough", step_s=0.25, validation_loss=2.7),
+        make_run("lost", step_s=0.2, validation_loss=None),
+    ]
+    assert conclude(make_setting(runs)) == (
+        "Over a link of 100 Mbit/s, against base: pays: fast (2x); is faster at a higher loss: "
+        "rough (4x); does not pay, for its loss is not finite: lost (5x)."
+    )
+
+
+@pytest.mark.parametrize(("counted", "said"), [(1, "Of 1 step only"), (2, "Of 2 steps only")])
+def test_a_conclusion_from_too_few_steps_says_so(counted: int, said: str) -> None:
+    few = make_run("fast", step_s=0.5, step_times_s=(1.0,) * (2 + counted))
+    runs = [make_run("base", step_s=1.0), few]
+    assert said in conclude(make_setting(runs))
+    assert "only" not in conclude(make_setting([make_run("a", step_s=1.0), compressed(0.5)]))
 
 
 def test_a_single_recipe_has_no_verdict() -> None:

@@ -248,17 +248,8 @@ def _check_adaptive(recipe: Recipe) -> None:
         )
 
 
-def _check_contradictions(recipe: Recipe) -> None:
-    """Raise if two fields cannot both hold."""
-    _check_replica(recipe)
-    _check_dependent(recipe)
-    _check_hybrid(recipe)
-    if recipe.stage == 1 and recipe.accumulate != "keep":
-        raise ConfigError(
-            f"recipe fields stage and accumulate: stage 1 keeps gradients whole, and "
-            f"accumulate={recipe.accumulate} would reduce them in every micro-batch; use "
-            "accumulate=keep, or stage=2"
-        )
+def _check_weights(recipe: Recipe) -> None:
+    """Raise if weights would lose what they must not, or a format of theirs not be in effect."""
     resident = recipe.resident_format is not None
     widest = "fp32" in {str(fmt) for fmt in recipe.weight_rule.formats}
     if widest and recipe.compute == "bf16" and recipe.stage and not resident:
@@ -266,10 +257,12 @@ def _check_contradictions(recipe: Recipe) -> None:
             "recipe fields weights and compute: weights=fp32 would send what compute=bf16 rounds "
             "away; use weights=bf16, or compute=fp32"
         )
-    if recipe.group_bytes is not None and recipe.stage == 0:
+    sparse = [fmt for fmt in recipe.weight_rule.formats if fmt.family == "topk"]
+    if sparse and recipe.stage and not resident:
         raise ConfigError(
-            "recipe fields group_bytes and stage: stage 0 is DDP, whose buckets group parameters; "
-            "leave group_bytes out, or use stage=3"
+            f"recipe fields weights and replica: weights in {sparse[0]} would be zero but for the "
+            "largest in every pass; add replica=rank/bf16, with which changes of weights are "
+            "sent, or use weights=int8/128"
         )
     if recipe.stage == 0 and not parse_format(recipe.weights).is_cast:
         raise ConfigError(
@@ -280,6 +273,25 @@ def _check_contradictions(recipe: Recipe) -> None:
         raise ConfigError(
             "recipe fields weights_for and stage: stage 0 sends no weights, so weights_for would "
             "not be in effect; leave it out, or use stage=3"
+        )
+
+
+def _check_contradictions(recipe: Recipe) -> None:
+    """Raise if two fields cannot both hold."""
+    _check_replica(recipe)
+    _check_dependent(recipe)
+    _check_hybrid(recipe)
+    _check_weights(recipe)
+    if recipe.stage == 1 and recipe.accumulate != "keep":
+        raise ConfigError(
+            f"recipe fields stage and accumulate: stage 1 keeps gradients whole, and "
+            f"accumulate={recipe.accumulate} would reduce them in every micro-batch; use "
+            "accumulate=keep, or stage=2"
+        )
+    if recipe.group_bytes is not None and recipe.stage == 0:
+        raise ConfigError(
+            "recipe fields group_bytes and stage: stage 0 is DDP, whose buckets group parameters; "
+            "leave group_bytes out, or use stage=3"
         )
     if recipe.accumulate == "within" and recipe.stage == 0:
         raise ConfigError(

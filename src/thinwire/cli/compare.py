@@ -57,7 +57,8 @@ def compare(  # noqa: PLR0913 - typer reads the options from the signature
         int,
         typer.Option(
             min=1,
-            help="Optimizer steps per recipe. Figures leave out the first two.",
+            help="Optimizer steps per recipe. Figures leave out the first two, where there are "
+            "more, and with local steps are of whole rounds.",
             rich_help_panel=TRAINING,
         ),
     ] = 20,

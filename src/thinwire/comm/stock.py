@@ -7,6 +7,8 @@ backend sends depends on its algorithm:
     reduce-scatter   NCCL, ring: (W - 1) / W * input bytes; gloo runs an all-reduce inside and
                      keeps a slice: 2 (W - 1) / W * input bytes
     all-reduce       ring everywhere: 2 (W - 1) / W * input bytes
+    broadcast        gloo, binomial tree: rank 0 sends it log2(W) times, others less often; NCCL,
+                     ring: every rank but the last sends it once
 
 An error of the backend is raised as a ``RankError`` with the names of the two neighbours in the
 ring; one of a gather or reduce-scatter with ``async_op`` comes as it is from whoever waits for it.
@@ -21,11 +23,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.comm.ledger import BF16_BYTES, Ledger
-from thinwire.comm.lost_peer import lost_in_ring
+from thinwire.comm.lost_peer import lost_in_ring, lost_peer
 from thinwire.comm.reduction import ReduceOp
-from thinwire.comm.topology import Peers
+from thinwire.comm.topology import Peers, backend_device
 
-__all__ = ["all_gather", "all_reduce", "all_reduce_losses", "all_reduce_max", "reduce_scatter"]
+__all__ = [
+    "all_gather",
+    "all_reduce",
+    "all_reduce_losses",
+    "all_reduce_max",
+    "broadcast",
+    "reduce_scatter",
+]
 
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -92,13 +101,73 @@ def all_reduce(
     return future.then(reduced)
 
 
+def broadcast(tensors: Sequence[Tensor], peers: Peers, ledger: Ledger) -> None:
+    """The first rank's tensors become everyone's, those of a dtype at once, counted.
+
+    Bytes sent per rank = bytes of ``tensors`` * number of ranks that this one tells; see
+    :func:`_tree`.
+
+    Args:
+        tensors: contiguous or not, of any dtype; overwritten but on the first rank.
+        peers: all ranks of a group.
+        ledger: where sent bytes are recorded; they count as often in bf16, for nobody sends
+            fewer.
+
+    Raises:
+        RankError: a peer closed the connection or did not answer in time; says which.
+    """
+    tellers, told = _tree(peers)
+    for alike in _by_kind(tensors):
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in alike])
+        try:
+            dist.broadcast(flat, group_src=0, group=peers.group)
+        except RuntimeError as error:
+            raise lost_peer(peers, (*tellers, *told), error) from error
+        if peers.rank:
+            parts = torch.split(flat, [tensor.numel() for tensor in alike])
+            for tensor, part in zip(alike, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
+        nbytes = flat.numel() * flat.element_size()
+        across = sum(map(peers.is_across, told))
+        ledger.record(
+            "broadcast",
+            within_bytes=nbytes * (len(told) - across),
+            across_bytes=nbytes * across,
+            bf16_bytes=nbytes * len(told),
+            formats=frozenset({_name(flat.dtype)}),
+        )
+
+
+def _by_kind(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Tensors that fit in one: of one dtype, on one device; none that has no elements."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        if tensor.numel():
+            kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    return list(kinds.values())
+
+
+def _tree(peers: Peers) -> tuple[list[int], list[int]]:
+    """From whom a rank has what the first one broadcasts, and whom it tells.
+
+    In gloo's tree, after i of its rounds the first 2^i ranks have it, and each of them tells the
+    one that is 2^i further on.
+    """
+    rank, size = peers.rank, peers.size
+    if dist.get_backend(peers.group) != "gloo":
+        return [rank - 1] if rank else [], [rank + 1] if rank + 1 < size else []
+    reached = rank.bit_length()
+    distances = [1 << turn for turn in range(reached, size.bit_length())]
+    tellers = [rank - (1 << (reached - 1))] if rank else []
+    return tellers, [rank + distance for distance in distances if rank + distance < size]
+
+
 def all_reduce_max(values: Sequence[int], peers: Peers, ledger: Ledger) -> list[int]:
     """The largest value of any rank, entry by entry; for ranks to agree on what to do.
 
     Bytes sent per rank = 2 (W - 1) / W * 8 per value.
     """
-    device = torch.device("cuda" if dist.get_backend(peers.group) == "nccl" else "cpu")
-    agreed = torch.tensor(list(values), dtype=torch.int64, device=device)
+    agreed = torch.tensor(list(values), dtype=torch.int64, device=backend_device(peers.group))
     try:
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=peers.group)
     except RuntimeError as error:
@@ -141,5 +210,9 @@ def _record(
         within_bytes=0 if across else sent_bytes,
         across_bytes=sent_bytes if across else 0,
         bf16_bytes=round((times if bf16_times is None else bf16_times) * unit.numel() * BF16_BYTES),
-        formats=frozenset({NAMES.get(unit.dtype, str(unit.dtype).removeprefix("torch."))}),
+        formats=frozenset({_name(unit.dtype)}),
     )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return NAMES.get(dtype, str(dtype).removeprefix("torch."))

@@ -13,7 +13,14 @@ import torch.distributed as dist
 
 from thinwire.errors import StateError
 
-__all__ = ["Peers", "Topology", "discover_topology", "even_ranks_per_host", "gather_integers"]
+__all__ = [
+    "Peers",
+    "Topology",
+    "backend_device",
+    "discover_topology",
+    "even_ranks_per_host",
+    "gather_integers",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +125,19 @@ def gather_integers(value: int) -> list[int]:
             "torch.distributed is not initialized: call torch.distributed.init_process_group() "
             "first, and start the script with torchrun"
         )
-    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    device = backend_device()
     gathered = torch.empty(dist.get_world_size(), dtype=torch.int64, device=device)
     dist.all_gather_single(gathered, torch.tensor([value], dtype=torch.int64, device=device))
     return [int(item) for item in gathered.tolist()]
+
+
+def backend_device(group: dist.ProcessGroup | None = None) -> torch.device:
+    """Where what a group's backend sends must be.
+
+    Args:
+        group: a process group; by default the world.
+    """
+    return torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
 
 
 def _host_identity() -> int:

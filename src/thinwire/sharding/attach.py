@@ -154,7 +154,8 @@ def _check_recipe(recipe: Recipe) -> None:
 def _agree_on_recipe(recipe: Recipe) -> None:
     if dist.is_initialized():
         # two names for the same fields are no disagreement
-        require_agreement("recipe", repr(dataclasses.replace(recipe, name="")))
+        fields = (field.name for field in dataclasses.fields(recipe) if field.name != "name")
+        require_agreement("recipe", [f"{name}={getattr(recipe, name)!r}" for name in fields])
 
 
 def _check_support(model: nn.Module, recipe: Recipe) -> None:
@@ -207,10 +208,10 @@ def _agree_on_parameters(model: nn.Module, recipe: Recipe) -> Topology:
     """Who the ranks are, once all hold the same parameters and the recipe is in effect on them."""
     topology = discover_topology()
     listed = [
-        (name, tuple(p.shape), str(p.dtype), "trained" if p.requires_grad else "frozen")
+        f"{name} {list(p.shape)} {p.dtype} {'trained' if p.requires_grad else 'frozen'}"
         for name, p in model.named_parameters()
     ]
-    require_agreement("model's list of parameters", repr(listed))
+    require_agreement("model's list of parameters", listed)
     plain = model.module if isinstance(model, DistributedDataParallel) else model
     shapes = {name: p.shape for name, p in plain.named_parameters()}
     check_patterns(recipe, shapes)
@@ -251,6 +252,8 @@ def _agreed_units(model: nn.Module, recipe: Recipe) -> list[Unit]:
             module.reshard()  # the sharded form of a parameter tells its global shape
     with refused_together("the way in which the model is wrapped"):
         units = find_units(model, recipe)
-    divided = [(unit.name, [member.description for member in unit.members]) for unit in units]
-    require_agreement("division of the model into blocks that FSDP2 wraps", repr(divided))
+    divided = [
+        f"in block {unit.name!r}: {member.description}" for unit in units for member in unit.members
+    ]
+    require_agreement("division of the model into blocks that FSDP2 wraps", divided)
     return units

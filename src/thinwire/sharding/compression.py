@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.comm.layout import Piece
 from thinwire.comm.ledger import Ledger
 from thinwire.comm.sender import Job, Sender, Ticket, run_now, shared_delta_sender
-from thinwire.comm.topology import Peers, Topology
+from thinwire.comm.topology import Peers, Topology, backend_device
 from thinwire.errors import ConfigError
 from thinwire.formats import parse_format
 from thinwire.recipe import Recipe
@@ -144,8 +143,7 @@ class Compression:
         for memory in self._memories():
             memory.commit()
         if self.adaptation is not None:
-            device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
-            self.adaptation.end_step(self.counters[STEPS], device)
+            self.adaptation.end_step(self.counters[STEPS], backend_device())
         self.choose_formats()
 
     def new_held_sum(self) -> HeldSum:

@@ -10,7 +10,7 @@ and late gradients are keyed by its name. The result does not depend on how they
 import functools
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # has no stub
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,9 +18,10 @@ from thinwire.comm import stock
 from thinwire.comm.ledger import Ledger
 from thinwire.comm.sender import run_now
 from thinwire.comm.topology import Topology
-from thinwire.errors import ConfigError
+from thinwire.errors import ConfigError, StateError
 from thinwire.sharding.averages import average_over
 from thinwire.sharding.compression import Compression
+from thinwire.sharding.ddp_buffers import attach_buffers
 from thinwire.sharding.sliced import recipe_pieces
 from thinwire.sharding.units import CAST_NAMES
 from thinwire.wire.key import Key
@@ -128,6 +129,21 @@ def attach(model: DistributedDataParallel, compression: Compression) -> None:
         else CompressedHook(model, compression)
     )
     model.register_comm_hook(hook, _call_hook)
+    attach_buffers(model, compression.topology, compression.ledger)
+    frozen = {n: p for n, p in model.module.named_parameters() if not p.requires_grad}
+    if frozen:
+        model.register_forward_pre_hook(functools.partial(_refuse_unfrozen, frozen))
+
+
+def _refuse_unfrozen(frozen: dict[str, nn.Parameter], _model: nn.Module, _inputs: object) -> None:
+    """DDP made no bucket for what was frozen, so every rank would train it on its own."""
+    trained = [name for name, parameter in frozen.items() if parameter.requires_grad]
+    if trained:
+        raise StateError(
+            f"parameter {trained[0]} was frozen when the model was wrapped, so DDP does not reduce "
+            "its gradient, and ranks would drift apart: unfreeze it before thinwire.shard, or "
+            "build the model anew"
+        )
 
 
 def _call_hook(

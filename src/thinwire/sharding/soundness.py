@@ -26,7 +26,7 @@ __all__ = [
     "check_late",
     "check_residuals",
     "check_tensors",
-    "digest",
+    "digests",
 ]
 
 Shapes = Mapping[str, torch.Size]
@@ -120,15 +120,15 @@ def check_factors(compression: Compression, factors: Mapping[str, Tensor], shape
             )
 
 
-def digest(state: Mapping[str, Tensor]) -> str:
-    """Stands for all that must be equal on every rank, to the bit."""
-    total = hashlib.blake2b(digest_size=16)
-    for entry in sorted(state):
-        if entry.startswith("shared/"):
-            tensor = state[entry].detach().cpu()
-            total.update(f"{entry} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            total.update(tensor.reshape(-1).contiguous().view(torch.uint8).numpy().data)
-    return total.hexdigest()
+def digests(state: Mapping[str, Tensor]) -> list[str]:
+    """All that must be equal on every rank, to the bit: every entry and what is in it."""
+    return [_digest(entry, state[entry]) for entry in sorted(state) if entry.startswith("shared/")]
+
+
+def _digest(entry: str, tensor: Tensor) -> str:
+    values = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
+    digest = hashlib.blake2b(values.numpy().data, digest_size=16).hexdigest()
+    return f"{entry} {list(tensor.shape)} {tensor.dtype} of digest {digest}"
 
 
 def _require_finite(entry: str, tensor: Tensor) -> None:

@@ -32,7 +32,7 @@ from thinwire.sharding.soundness import (
     check_late,
     check_residuals,
     check_tensors,
-    digest,
+    digests,
 )
 from thinwire.wire.feedback import Residuals
 
@@ -100,7 +100,7 @@ def load_compression_state(model: nn.Module, state: Mapping[str, Tensor]) -> Non
     present = Arrangement.of(compression)
     if present.num_shards == present.usual_shards(compression.recipe):
         shared = {f"{prefix}/{n}": t for prefix, kept in entries.items() for n, t in kept.items()}
-        description = f"{digest(shared)}, of {saved!r}"
+        description = [*digests(shared), repr(saved)]
         require_agreement("shared part of the state", description, StateError)
     compression.finish_jobs()  # or one under way would go on to change what is loaded
     compression.divisor = saved.divisor

@@ -67,10 +67,11 @@ class Member:
         return self.parameter.requires_grad
 
     @property
-    def description(self) -> tuple[object, ...]:
+    def description(self) -> str:
         """What must be equal on every rank for buffers to fit."""
-        dealt = self.piece_numel, self.world_size, self.is_replicated
-        return self.name, tuple(self.shape), str(self.dtype), *dealt
+        dealt = f"{self.piece_numel} elements on each of {self.world_size} ranks"
+        copies = ", replicated" if self.is_replicated else ""
+        return f"{self.name} {list(self.shape)} {self.dtype}, {dealt}{copies}"
 
     @property
     def sharded(self) -> DTensor | None:

@@ -151,7 +151,7 @@ class _Trainer:
         self._progress = progress
         self._predict = predict
         self._spec = parse_model(request.model, seq_len=request.seq_len)
-        _check_trainable(request.recipes)
+        _check_trainable(request)
         _check_devices(request)
         self.corpus = _open_text(request, scratch)
         self._jobs = [self._write_job(index) for index in range(len(request.recipes))]
@@ -197,6 +197,7 @@ class _Trainer:
             [RankResult.read(job.result_file(rank)) for rank in range(request.world)],
             ranks_per_host=request.ranks_per_host,
             predicted_step_s=self._predict(recipe, self._spec, request, link),
+            period=recipe.local_steps,
         )
         progress.end_run(run)
         return run
@@ -224,11 +225,17 @@ class _Trainer:
         return job
 
 
-def _check_trainable(recipes: tuple[Recipe, ...]) -> None:
-    from thinwire.sharding.support import check_supported  # loads torch
+def _check_trainable(request: CompareRequest) -> None:
+    from thinwire.sharding.support import check_supported  # both load torch
+    from thinwire.train.loop import SETTLING_STEPS
 
-    for recipe in recipes:
+    for recipe in request.recipes:
         check_supported(recipe)
+        if recipe.local_steps > request.steps:
+            raise ConfigError(
+                f"recipe {recipe.name}: its ranks would not meet once in {request.steps} steps; "
+                f"give --steps {recipe.local_steps + SETTLING_STEPS} or more, or fewer local_steps"
+            )
 
 
 def _check_devices(request: CompareRequest) -> None:

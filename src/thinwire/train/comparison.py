@@ -54,7 +54,8 @@ class Run:
 
     Attributes:
         recipe: its name, with overrides.
-        step_s: seconds per step, as rank 0 saw them.
+        step_s: seconds per step, as rank 0 saw them; of a recipe with local steps, the means of the
+            steps from one meeting of the ranks to the next.
         step_times_s: of every step, the settling ones included.
         settling_steps: first steps that the figures leave out.
         losses: per step, mean over ranks, nats per token; ``None`` where not finite.
@@ -80,6 +81,11 @@ class Run:
     skipped_steps: int
     parameters: int
     predicted_step_s: float | None
+
+    @property
+    def counted_steps(self) -> int:
+        """The steps that the figures are of."""
+        return len(self.step_times_s) - self.settling_steps
 
     @property
     def across_bytes_per_rank(self) -> float:
@@ -111,13 +117,23 @@ class Run:
         *,
         ranks_per_host: int,
         predicted_step_s: float | None,
+        period: int = 1,
     ) -> Run:
-        """Sum up what the ranks of one training measured, in rank order."""
+        """Sum up what the ranks of one training measured, in rank order.
+
+        Args:
+            recipe: its name.
+            ranks: what each measured.
+            ranks_per_host: how many share a host's interface.
+            predicted_step_s: seconds, if they were foretold.
+            period: steps in which the recipe does once all that it does.
+        """
         first = ranks[0]
+        counted_s = first.step_s[first.settling_steps :]
         nic_bytes = [rank.nic_bytes for rank in ranks if rank.nic_bytes is not None]
         return cls(
             recipe=recipe,
-            step_s=Spread.of(first.step_s[first.settling_steps :]),
+            step_s=Spread.of([statistics.fmean(some) for some in _cut(counted_s, period)]),
             step_times_s=first.step_s,
             settling_steps=first.settling_steps,
             losses=first.losses,
@@ -235,6 +251,10 @@ class Comparison:
         if self.unshaped is not None:
             document["unshaped"] = _setting_to_json(self.unshaped)
         return document
+
+
+def _cut(values: Sequence[float], length: int) -> list[Sequence[float]]:
+    return [values[start : start + length] for start in range(0, len(values), length)]
 
 
 def _setting_to_json(setting: Setting) -> dict[str, Any]:

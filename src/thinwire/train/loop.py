@@ -25,7 +25,7 @@ from thinwire.train.finite import FiniteCheck
 from thinwire.train.models import next_token_loss
 from thinwire.train.traffic import Traffic, TrafficMeter
 
-__all__ = ["Schedule", "Trace", "train", "validate"]
+__all__ = ["SETTLING_STEPS", "Schedule", "Trace", "train", "validate"]
 
 # The first step compiles kernels and opens connections, the second still grows buffers.
 SETTLING_STEPS = 2
@@ -40,19 +40,23 @@ class Schedule:
         learning_rate: at the end of the warm-up.
         warmup_steps: steps of the linear rise.
         clip_norm: the gradient norm to clip to; ``None`` leaves gradients as they are.
+        period: steps in which a recipe does once all that it does: its ``local_steps``.
 
     Raises:
-        ConfigError: a number is out of range.
+        ConfigError: a number is out of range, or not even one period fits.
     """
 
     steps: int
     learning_rate: float
     warmup_steps: int = 10
     clip_norm: float | None = None
+    period: int = 1
 
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise ConfigError(f"steps: {self.steps} is below 1")
+        if self.period > self.steps:
+            raise ConfigError(f"steps: {self.steps} are fewer than one period of {self.period}")
         if self.warmup_steps < 0:
             raise ConfigError(f"warmup_steps: {self.warmup_steps} is below 0")
         for name in ("learning_rate", "clip_norm"):
@@ -62,8 +66,9 @@ class Schedule:
 
     @property
     def settling_steps(self) -> int:
-        """First steps that stay out of the figures; at least one step always counts."""
-        return min(SETTLING_STEPS, self.steps - 1)
+        """First steps that stay out of the figures; the others are whole periods, at least one."""
+        least = min(SETTLING_STEPS, self.steps - self.period)
+        return least + (self.steps - least) % self.period
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""

@@ -80,7 +80,7 @@ def _add_method(page: Page, comparison: Comparison, machine: dict[str, str]) -> 
         (
             "times",
             "from the end of one step to the end of the next, on rank 0, "
-            f"without the first {comparison.main.runs[0].settling_steps}",
+            f"without {_left_out(comparison)}",
         ),
         (
             "bytes",
@@ -93,3 +93,14 @@ def _add_method(page: Page, comparison: Comparison, machine: dict[str, str]) -> 
     )
     for name, value in facts:
         page.paragraph(f"{name}: {value}")
+
+
+def _left_out(comparison: Comparison) -> str:
+    """The steps that times and bytes are not of."""
+    numbers = {run.settling_steps for setting in comparison.settings for run in setting.runs}
+    if len(numbers) == 1:
+        return f"the first {numbers.pop()}"
+    return (
+        f"the first {min(numbers)}; with local steps without up to {max(numbers)}, so that the "
+        "others are whole rounds, whose means are shown"
+    )

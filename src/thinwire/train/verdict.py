@@ -6,18 +6,36 @@ give the same words.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from thinwire.quantities import format_bit_rate, format_bytes, format_duration
 from thinwire.train.comparison import Run, Setting
 
-__all__ = ["Verdict", "conclude", "judge"]
+__all__ = ["Outcome", "Verdict", "conclude", "judge"]
 
 # Medians of two runs with the same recipe differ by up to 10 % on a machine that is not kept idle.
 NOISE = 0.10
 
+# How far validation losses of one training are apart for no reason but rounding: gathering weights
+# in bf16 alone moved single seeds by up to 0.7 % (benchmarks/loss).
+LOSS_NOISE = 0.01
+
 # Below this share of the step the link is not what the step waits for.
 COMPUTE_BOUND = 0.5
+
+# With fewer steps a median leaves out no outlier.
+FEWEST_STEPS = 3
+
+
+class Outcome(enum.Enum):
+    """What came of a recipe, with the words of a conclusion."""
+
+    PAYS = "pays"
+    COSTS_LOSS = "is faster at a higher loss"
+    DIVERGES = "does not pay, for its loss is not finite"
+    LOSES = "does not pay"
+    EVEN = "makes no difference"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,25 +44,24 @@ class Verdict:
 
     Attributes:
         recipe: its name.
-        pays: faster by more than noise; ``None`` for the first recipe itself, and where the
-            difference is within noise.
+        outcome: ``None`` for the first recipe itself.
         text: one or two sentences.
     """
 
     recipe: str
-    pays: bool | None
+    outcome: Outcome | None
     text: str
 
 
 def judge(setting: Setting) -> tuple[Verdict, ...]:
     """A verdict for every run of a setting, in order."""
     first, *others = setting.runs
-    own = Verdict(recipe=first.recipe, pays=None, text=_describe_first(setting, first))
+    own = Verdict(recipe=first.recipe, outcome=None, text=_describe_first(setting, first))
     return (own, *(_judge_run(setting, first, run) for run in others))
 
 
 def conclude(setting: Setting) -> str:
-    """One sentence on a whole setting: which recipes pay in it, and which do not."""
+    """One or two sentences on a whole setting: which recipes pay in it, and which do not."""
     where = (
         "Without a shaped link"
         if setting.link is None
@@ -54,43 +71,71 @@ def conclude(setting: Setting) -> str:
     if not others:
         return f"{where} there is one recipe, and nothing to hold it against."
     baseline = first[0].step_s.median
-    groups = {True: "pays: {}", False: "does not pay: {}", None: "makes no difference: {}"}
     parts = []
-    for pays, words in groups.items():
+    for outcome in Outcome:
         members = [
             f"{run.recipe} ({baseline / run.step_s.median:.2g}x)"
             for run, verdict in others
-            if verdict.pays is pays
+            if verdict.outcome is outcome
         ]
         if members:
-            parts.append(words.format(", ".join(members)))
-    return f"{where}, against {first[0].recipe}: {'; '.join(parts)}."
+            parts.append(f"{outcome.value}: {', '.join(members)}")
+    text = f"{where}, against {first[0].recipe}: {'; '.join(parts)}."
+    counted = min(run.counted_steps for run in setting.runs)
+    if counted < FEWEST_STEPS:
+        text += f" Of {counted} step{'s' * (counted > 1)} only: give more --steps to be sure."
+    return text
 
 
 def _judge_run(setting: Setting, first: Run, run: Run) -> Verdict:
-    speedup = first.step_s.median / run.step_s.median
-    if _in_each_others_range(first, run):
-        pays, words = None, "makes no difference in time here"
-    elif speedup > 1 + NOISE:
-        pays, words = True, f"pays: a step is {speedup:.1f} times faster"
-    elif speedup < 1 / (1 + NOISE):
-        pays, words = False, f"does not pay here: a step takes {1 / speedup:.1f} times as long"
+    speedup, pace, outcome = _speedup(first, run), _pace(first, run), _outcome(first, run)
+    if pace > 0:
+        gain = "pays" if outcome is Outcome.PAYS else "is faster"
+        words = f"{gain}: a step is {speedup:.1f} times faster"
+    elif pace < 0:
+        words = f"does not pay here: a step takes {1 / speedup:.1f} times as long"
     else:
-        pays, words = None, "makes no difference in time here"
+        words = "makes no difference in time here"
     times = f"{format_duration(run.step_s.median)} against {format_duration(first.step_s.median)}"
     parts = [f"{words} ({times})", _compare_bytes(first, run), _compare_loss(first, run)]
     text = ", ".join(part for part in parts if part) + "."
-    if pays is not True and run.sent_bytes_per_rank < first.sent_bytes_per_rank:
+    if pace <= 0 and run.sent_bytes_per_rank < first.sent_bytes_per_rank:
         text += f" {_why_not(setting, first)}"
+    if _raises_loss(first, run):
+        text += " That is more than rounding alone does: see what more steps make of it."
     if run.skipped_steps:
         text += f" {run.skipped_steps} steps were skipped: a gradient was not finite."
-    return Verdict(recipe=run.recipe, pays=pays, text=text)
+    return Verdict(recipe=run.recipe, outcome=outcome, text=text)
 
 
-def _in_each_others_range(first: Run, run: Run) -> bool:
-    """Whether each median may as well be a step of the other: scattered steps tell little."""
+def _outcome(first: Run, run: Run) -> Outcome:
+    if run.validation_loss is None and first.validation_loss is not None:
+        return Outcome.DIVERGES
+    pace, raises_loss = _pace(first, run), _raises_loss(first, run)
+    if pace > 0:
+        return Outcome.COSTS_LOSS if raises_loss else Outcome.PAYS
+    return Outcome.LOSES if pace < 0 or raises_loss else Outcome.EVEN
+
+
+def _speedup(first: Run, run: Run) -> float:
+    return first.step_s.median / run.step_s.median
+
+
+def _pace(first: Run, run: Run) -> int:
+    """1 where a step is faster by more than noise, -1 where it is slower, else 0."""
     one, other = first.step_s, run.step_s
-    return one.min <= other.median <= one.max and other.min <= one.median <= other.max
+    # scattered steps tell little: each median may as well be a step of the other run
+    if one.min <= other.median <= one.max and other.min <= one.median <= other.max:
+        return 0
+    speedup = _speedup(first, run)
+    return (speedup > 1 + NOISE) - (speedup < 1 / (1 + NOISE))
+
+
+def _raises_loss(first: Run, run: Run) -> bool:
+    """Whether both losses are finite and this one is higher by more than noise."""
+    if first.validation_loss is None or run.validation_loss is None:
+        return False
+    return run.validation_loss > (1 + LOSS_NOISE) * first.validation_loss
 
 
 def _describe_first(setting: Setting, run: Run) -> str:

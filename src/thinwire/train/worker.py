@@ -74,11 +74,13 @@ def _train_and_validate(job: TrainingJob, device: torch.device) -> RankResult:
     torch.manual_seed(job.seed)  # the same weights on every rank, under every recipe
     model = build_model(spec, seq_len=job.seq_len).to(device)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    model = tw.shard(model, read_recipe(job.recipe_file))
+    recipe = read_recipe(job.recipe_file)
+    model = tw.shard(model, recipe)
     schedule = Schedule(
         steps=job.steps,
         learning_rate=job.learning_rate,
         warmup_steps=min(10, job.steps // 10),
+        period=recipe.local_steps,
     )
     on_step = _tell_progress if dist.get_rank() == 0 else _tell_nothing
     trace = train(model, batches, schedule, device=device, on_step=on_step)
