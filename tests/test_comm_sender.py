@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 
@@ -14,7 +15,7 @@ def recorded(name: int, events: list[tuple[int, str]], num_transfers: int = 1) -
     events.append((name, "encode"))
     for hop in range(num_transfers):
         is_last = hop == num_transfers - 1
-        yield Transfer(lambda h=hop: events.append((name, f"send {h}")), is_last)  # type: ignore[misc]
+        yield Transfer(lambda _, h=hop: events.append((name, f"send {h}")), is_last)  # type: ignore[misc]
         events.append((name, "decode" if is_last else "re-encode"))
 
 
@@ -28,30 +29,95 @@ def test_a_job_run_now_runs_in_order() -> None:
     assert [what for _, what in events] == ["encode", "send 0", "re-encode", "send 1", "decode"]
 
 
-def test_transfers_run_in_the_order_of_submission() -> None:
-    """Whatever the number of hops, no transfer of a later job overtakes one of an earlier job."""
+def test_transfers_of_a_lane_run_in_the_order_of_submission() -> None:
+    """Whatever the number of hops, no hop of a later job overtakes the same of an earlier job."""
     sender = Sender()
     events: list[tuple[int, str]] = []
     tickets = [sender.submit(recorded(i, events, 1 + i % 3)) for i in range(20)]
     for ticket in tickets:
         ticket.wait()
-    sends = [(name, what) for name, what in events if what.startswith("send")]
-    assert sends == [(i, f"send {hop}") for i in range(20) for hop in range(1 + i % 3)]
+    for hop in range(3):
+        sends = [name for name, what in events if what == f"send {hop}"]
+        assert sends == [i for i in range(20) if i % 3 >= hop]
     for i in range(20):
         own = [what for name, what in events if name == i]
-        assert own[0] == "encode"
-        assert own[-1] == "decode"
+        alone: list[tuple[int, str]] = []
+        run_now(recorded(-1, alone, 1 + i % 3))
+        assert own == [what for _, what in alone]
+
+
+def test_a_hop_goes_on_while_a_later_one_of_the_job_before_is_under_way() -> None:
+    """How far it goes on is bounded: what has come over the first hop takes memory."""
+    sender, gate = Sender(), threading.Event()
+    sent: list[int] = []
+
+    def two_hops(name: int) -> Job:
+        yield Transfer(lambda _: sent.append(name), is_last=False)
+        yield Transfer(lambda _: hold(gate))
+
+    tickets = [sender.submit(two_hops(name)) for name in range(MAX_WAITING + 1)]
+    deadline = time.monotonic() + 10
+    while len(sent) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    # one is in the second hop, one waits for it, and the first hop has done one more
+    assert sent == [0, 1, 2]
+    gate.set()
+    for ticket in tickets:
+        ticket.wait()
+    assert sent == list(range(MAX_WAITING + 1))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ranks_that_are_late_here_and_there_never_wait_for_each_other_in_a_circle(
+    seed: int,
+) -> None:
+    """Three senders stand for ranks; a transfer is over when all of them are in it."""
+    num_ranks, num_jobs = 3, 25
+    hops = [random.Random(seed).randint(1, 4) for _ in range(num_jobs)]
+    meetings = {
+        (name, hop): threading.Barrier(num_ranks)
+        for name in range(num_jobs)
+        for hop in range(hops[name])
+    }
+    failed: list[BaseException] = []
+
+    def rank_body(rank: int) -> None:
+        dice, sender = random.Random(10 * seed + rank), Sender()
+
+        def job(name: int) -> Job:
+            for hop in range(hops[name]):
+                time.sleep(dice.choice((0, 0, 0.003)))
+                meeting = meetings[name, hop]
+                yield Transfer(lambda _, m=meeting: m.wait(20), hop == hops[name] - 1)  # type: ignore[misc]
+
+        tickets = []
+        for name in range(num_jobs):
+            time.sleep(dice.choice((0, 0, 0.003)))
+            tickets.append(sender.submit(job(name), waits_for_room=bool(name % 5)))
+        try:
+            for ticket in tickets:
+                ticket.wait()
+        except threading.BrokenBarrierError as error:
+            failed.append(error)
+
+    ranks = [threading.Thread(target=rank_body, args=(rank,)) for rank in range(num_ranks)]
+    for thread in ranks:
+        thread.start()
+    for thread in ranks:
+        thread.join()
+    assert not failed
 
 
 def test_the_next_job_encodes_while_one_is_on_the_wire() -> None:
     sender, gate, encoded = Sender(), threading.Event(), threading.Event()
 
     def slow() -> Job:
-        yield Transfer(lambda: hold(gate))
+        yield Transfer(lambda _: hold(gate))
 
     def second() -> Job:
         encoded.set()
-        yield Transfer(lambda: None)
+        yield Transfer(lambda _: None)
 
     first_ticket, second_ticket = sender.submit(slow()), sender.submit(second())
     assert encoded.wait(10)  # before the first transfer is over
@@ -64,13 +130,13 @@ def test_the_next_job_encodes_while_one_is_on_the_wire() -> None:
 def test_an_error_reaches_whoever_waits_and_the_sender_goes_on(where: str) -> None:
     sender = Sender()
 
-    def fail() -> None:
+    def fail(_lane: int = 0) -> None:
         raise RuntimeError("the peer is gone")
 
     def job() -> Job:
         if where == "encode":
             fail()
-        yield Transfer(fail if where == "send" else lambda: None)
+        yield Transfer(fail if where == "send" else lambda _: None)
         if where == "decode":
             fail()
 
@@ -86,7 +152,7 @@ def test_the_line_is_bounded() -> None:
     sender, gate = Sender(), threading.Event()
 
     def held() -> Job:
-        yield Transfer(lambda: hold(gate))
+        yield Transfer(lambda _: hold(gate))
 
     # one job is on the wire, MAX_WAITING wait; the next submit blocks until the gate opens
     for _ in range(MAX_WAITING + 1):
@@ -110,7 +176,7 @@ def test_finish_waits_for_all_of_every_job() -> None:
     sender, gate, events = Sender(), threading.Event(), list[tuple[int, str]]()
 
     def held(name: int) -> Job:
-        yield Transfer(lambda: hold(gate))
+        yield Transfer(lambda _: hold(gate))
         if name == 1:
             raise RuntimeError("the peer is gone")
         time.sleep(0.02)
@@ -130,10 +196,10 @@ def test_finish_gives_up_on_a_job_that_does_not_end() -> None:
     sender, gate, longest_wait_s = Sender(), threading.Event(), 0.8
 
     def slow() -> Job:
-        yield Transfer(lambda: time.sleep(0.75 * longest_wait_s))
+        yield Transfer(lambda _: time.sleep(0.75 * longest_wait_s))
 
     def held() -> Job:
-        yield Transfer(lambda: hold(gate))
+        yield Transfer(lambda _: hold(gate))
 
     ended = [sender.submit(slow()), sender.submit(slow())]
     last = sender.submit(held())

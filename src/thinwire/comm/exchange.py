@@ -26,13 +26,16 @@ from thinwire.comm.topology import Peers
 
 __all__ = ["DELTA_TAG", "MAIN_THREAD_TAG", "exchange", "gather", "gather_rows"]
 
-# Of the same pair of ranks, a job's exchange or gather in one wire thread, a delta in the other and
-# a gather in the main thread may be under way at once: each kind has a tag of its own, far from
-# those that users choose.
+# Of the same pair of ranks, a job's exchange or gather in one wire thread, a delta in another and
+# a gather in the main thread may be under way at once: each kind has a tag of its own in every lane
+# of jobs, far from those that users choose.
 EXCHANGE_TAG, GATHER_TAG, MAIN_THREAD_TAG, DELTA_TAG = 0x7417001, 0x7417002, 0x7417003, 0x7417004
+TAGS_PER_LANE = 16
 
 
-def exchange(outgoing: Sequence[Tensor], incoming: Sequence[Tensor], peers: Peers) -> None:
+def exchange(
+    outgoing: Sequence[Tensor], incoming: Sequence[Tensor], peers: Peers, lane: int = 0
+) -> None:
     """Send ``outgoing[p]`` to the one at position ``p`` and receive ``incoming[p]`` from it.
 
     1. Copy the own payload.
@@ -44,17 +47,23 @@ def exchange(outgoing: Sequence[Tensor], incoming: Sequence[Tensor], peers: Peer
         outgoing: for every one of the peers, a contiguous uint8 vector.
         incoming: for every one of the peers, a contiguous uint8 vector of the length that it
             sends to this rank.
-        peers: those who take part. Two exchanges among the same peers must not run at once.
+        peers: those who take part. Two exchanges of a lane among them must not run at once.
+        lane: see :mod:`thinwire.comm.sender`.
 
     Raises:
         RankError: a peer closed the connection or did not answer in time; says which.
     """
     incoming[peers.rank].copy_(outgoing[peers.rank])
-    _in_rounds(outgoing, incoming, peers, EXCHANGE_TAG)
+    _in_rounds(outgoing, incoming, peers, EXCHANGE_TAG + TAGS_PER_LANE * lane)
 
 
 def gather(
-    payload: Tensor, gathered: Sequence[Tensor], peers: Peers, *, tag: int = GATHER_TAG
+    payload: Tensor,
+    gathered: Sequence[Tensor],
+    peers: Peers,
+    lane: int = 0,
+    *,
+    tag: int = GATHER_TAG,
 ) -> None:
     """Send ``payload`` to all peers and receive theirs, in rounds.
 
@@ -63,11 +72,12 @@ def gather(
     Args:
         payload: a contiguous uint8 vector.
         gathered: for every one of the peers, a contiguous uint8 vector of the length that it sends.
-        peers: those who take part. Two gathers of one tag among them must not run at once.
+        peers: those who take part. Two gathers of one tag and lane among them must not run at once.
+        lane: see :mod:`thinwire.comm.sender`.
         tag: ``GATHER_TAG`` in a job, ``DELTA_TAG`` for deltas, ``MAIN_THREAD_TAG`` outside.
     """
     gathered[peers.rank].copy_(payload)
-    _in_rounds([payload] * peers.size, gathered, peers, tag)
+    _in_rounds([payload] * peers.size, gathered, peers, tag + TAGS_PER_LANE * lane)
 
 
 def gather_rows(payload: Tensor, gathered: Tensor, peers: Peers) -> None:

@@ -1,16 +1,25 @@
 """Encoding, sending and decoding side by side, beside the compute of the rank.
 
 Note: jobs. A job is a generator. It computes, yields what must cross the wire, and computes on with
-what arrived. One thread runs the computing parts, another the transfers:
+what arrived. One thread runs the computing parts, others the transfers. A job's first transfer goes
+in lane 0, its second in lane 1, and so on, and each lane is a thread. With jobs of two transfers,
+such as reductions in two hops:
 
-    codec thread   encode 1 | encode 2 | decode 1 | encode 3 | decode 2 | ...
-    wire thread               send 1   | send 2              | send 3   | ...
+    codec thread   encode 1 | encode 2 | recode 1 | encode 3 | recode 2 | decode 1 | ...
+    lane 0                    send 1   | send 2              | send 3   | ...
+    lane 1                                         | send 1             | send 2   | ...
 
-Note: one order. Every rank submits the same jobs in the same order, and transfers run strictly in
-that order, so exchanges pair up as if they ran on the spot. The threads change when something
-happens, never what: all numbers are those of `run_now`. Kernels and gloo release the interpreter's
-lock. Transfers must be point to point: the backend numbers its collectives by order of submission,
-and the main thread submits those.
+So neither hop waits while what came over the other is decoded and encoded anew.
+
+Note: one order. Every rank submits the same jobs in the same order, and in each lane transfers run
+strictly in that order, so exchanges pair up as if they ran on the spot; those of different lanes
+have tags of their own. The threads change when something happens, never what: all numbers are those
+of `run_now`. Kernels and gloo release the interpreter's lock. Transfers must be point to point: the
+backend numbers its collectives by order of submission, and the main thread submits those.
+
+Note: no lane waits for ever. A lane takes no job while the next one still has one waiting, which
+bounds memory. A transfer waits for its own kind on other ranks and for earlier jobs only, never for
+a later one, so the earliest job that is under way anywhere can always go on.
 
 Note: the end of the process. What is under way when a script ends is finished first: an interpreter
 that is torn down ends its threads where they wait for a lock it holds, and one that does so inside
@@ -55,12 +64,11 @@ class Transfer:
     """What a job hands to the wire.
 
     Attributes:
-        run: sends and receives; returns when both are done.
-        is_last: whether the job has no further transfer, so that the wire may go on to the next
-            job while this one decodes.
+        run: sends and receives in the lane whose number it is given; returns when both are done.
+        is_last: whether the job has no further transfer.
     """
 
-    run: Callable[[], None]
+    run: Callable[[int], None]
     is_last: bool = True
 
 
@@ -69,8 +77,8 @@ Job = Iterator[Transfer]
 
 def run_now(job: Job) -> None:
     """Run a job to its end in the calling thread."""
-    for transfer in job:
-        transfer.run()
+    for lane, transfer in enumerate(job):
+        transfer.run(lane)
 
 
 class Ticket:
@@ -108,7 +116,7 @@ class _Running:
 
 
 class Sender:
-    """Runs jobs in two threads of its own, which start with the first job.
+    """Runs jobs in threads of its own, which start with the first job that needs them.
 
     Args:
         name: of the threads.
@@ -116,10 +124,10 @@ class Sender:
 
     def __init__(self, name: str = "") -> None:
         self._name = name
-        self._line: queue.Queue[_Running] = queue.Queue()
+        self._lanes: list[queue.Queue[_Running]] = []
         self._room = threading.BoundedSemaphore(MAX_WAITING)
         self._codec = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"thinwire-codec{name}")
-        self._wire: threading.Thread | None = None
+        self._first_lane: threading.Thread | None = None
         self._num_under_way = 0
         self._ended = threading.Condition()
 
@@ -137,18 +145,15 @@ class Sender:
             when_done: called at its end, in another thread, with its error or ``None``.
             waits_for_room: false for a job that is in line beside the limit, and never blocks.
         """
-        if self._wire is None:
-            # a daemon: a rank that fails must not wait for a peer that will never answer
-            name = f"thinwire-wire{self._name}"
-            self._wire = threading.Thread(target=self._transfer, daemon=True, name=name)
-            self._wire.start()
+        if self._first_lane is None:
+            self._first_lane = self._open_lane()
         ticket = Ticket(when_done)
         running = _Running(job, ticket, self._codec.submit(_advance, job), waits_for_room)
         if waits_for_room:
             self._room.acquire()
         with self._ended:
             self._num_under_way += 1
-        self._line.put(running)
+        self._lanes[0].put(running)
         return ticket
 
     def finish(self, longest_wait_s: float | None = None) -> None:
@@ -157,31 +162,44 @@ class Sender:
         Args:
             longest_wait_s: give up when this long no job has ended; by default never.
         """
-        if self._wire is None or not self._wire.is_alive():
+        if self._first_lane is None or not self._first_lane.is_alive():
             return  # nothing was sent yet, or this process was forked from the one that sends
         with self._ended:
             while self._num_under_way and self._ended.wait(longest_wait_s):
                 pass
 
-    def _transfer(self) -> None:
+    def _open_lane(self) -> threading.Thread:
+        number = len(self._lanes)
+        # the room before the first lane is limited by the semaphore
+        self._lanes.append(queue.Queue(maxsize=min(number, 1)))
+        # a daemon: a rank that fails must not wait for a peer that will never answer
+        name = f"thinwire-wire{number}{self._name}"
+        thread = threading.Thread(target=self._serve, args=(number,), daemon=True, name=name)
+        thread.start()
+        return thread
+
+    def _serve(self, lane: int) -> None:
         while True:
-            running = self._line.get()
-            if running.took_room:
+            running = self._lanes[lane].get()
+            if running.took_room and lane == 0:
                 self._room.release()
             try:
-                self._send(running)
+                self._send(running, lane)
             except BaseException as error:
                 self._close(running.ticket, error)
             del running  # what the job held is free while the thread waits for the next
 
-    def _send(self, running: _Running) -> None:
+    def _send(self, running: _Running, lane: int) -> None:
         transfer = running.next_transfer.result()
-        while transfer is not None and not transfer.is_last:
-            transfer.run()
-            transfer = self._codec.submit(_advance, running.job).result()
         if transfer is not None:
-            transfer.run()
-        self._codec.submit(self._complete, running.job, running.ticket)
+            transfer.run(lane)
+        if transfer is None or transfer.is_last:
+            self._codec.submit(self._complete, running.job, running.ticket)
+            return
+        running.next_transfer = self._codec.submit(_advance, running.job)
+        if len(self._lanes) == lane + 1:
+            self._open_lane()
+        self._lanes[lane + 1].put(running)
 
     @torch.no_grad()
     def _complete(self, job: Job, ticket: Ticket) -> None:
