@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from thinwire.comm.sender import MAX_WAITING, Job, Sender, Transfer, run_now
+from thinwire.comm.sender import MAX_LINES, MAX_WAITING, Job, Sender, Transfer, run_now
 
 
 def recorded(name: int, events: list[tuple[int, str]], num_transfers: int = 1) -> Job:
@@ -66,6 +66,29 @@ def test_a_hop_goes_on_while_a_later_one_of_the_job_before_is_under_way() -> Non
     for ticket in tickets:
         ticket.wait()
     assert sent == list(range(MAX_WAITING + 1))
+
+
+def test_no_two_threads_send_in_the_same_channel() -> None:
+    """A payload goes to whoever waits in its channel."""
+    channels: dict[str, set[int]] = {}
+
+    def three_hops() -> Job:
+        for hop in range(3):
+            yield Transfer(
+                lambda channel: channels.setdefault(threading.current_thread().name, set()).add(
+                    channel
+                ),
+                hop == 2,
+            )
+
+    run_now(three_hops())
+    for line in range(MAX_LINES):
+        sender = Sender(line)
+        for ticket in [sender.submit(three_hops()) for _ in range(3)]:
+            ticket.wait()
+    assert len(channels) == 1 + 3 * MAX_LINES
+    assert all(len(of_thread) == 1 for of_thread in channels.values())
+    assert len(set.union(*channels.values())) == len(channels)
 
 
 @pytest.mark.parametrize("seed", range(5))

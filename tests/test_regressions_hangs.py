@@ -213,6 +213,19 @@ def test_a_generator_and_its_discriminator_share_a_backward_pass(first: str, sec
     run_world(two_models_body, 2, first, second)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (f"{LOSSLESS}:grads_within=fp32", LOSSLESS),
+        (f"{LOSSLESS}:grads_within=fp32", f"{LOSSLESS_REPLICA}:grads_within=fp32"),
+        (f"{LOSSLESS}:hybrid=true", LOSSLESS_DDP),
+    ],
+)
+def test_so_do_they_when_one_takes_more_hops_than_the_other(first: str, second: str) -> None:
+    """A second hop may be under way between the same ranks as another job's first."""
+    run_world(two_models_body, 4, first, second, ranks_per_host=2)
+
+
 def disagreement_body(rank: int, size: int) -> None:
     """What one rank alone would refuse, or train, is refused by all at once."""
     odd = "zeropp:replica=none:qat=int4/128" if rank == 1 else "zeropp:replica=none"

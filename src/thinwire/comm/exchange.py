@@ -24,17 +24,19 @@ from torch import Tensor
 from thinwire.comm.lost_peer import lost_in_ring, lost_peer
 from thinwire.comm.topology import Peers
 
-__all__ = ["DELTA_TAG", "MAIN_THREAD_TAG", "exchange", "gather", "gather_rows"]
+__all__ = ["MAIN_CHANNEL", "exchange", "gather", "gather_rows"]
 
-# Of the same pair of ranks, a job's exchange or gather in one wire thread, a delta in another and
-# a gather in the main thread may be under way at once: each kind has a tag of its own in every lane
-# of jobs, far from those that users choose.
-EXCHANGE_TAG, GATHER_TAG, MAIN_THREAD_TAG, DELTA_TAG = 0x7417001, 0x7417002, 0x7417003, 0x7417004
-TAGS_PER_LANE = 16
+# Threads that send between the same ranks at once would take each other's payloads if they did not
+# tag them differently: each has a channel of its own.
+MAIN_CHANNEL = 0
+_FIRST_TAG = 0x7417000  # far from those that users choose
 
 
 def exchange(
-    outgoing: Sequence[Tensor], incoming: Sequence[Tensor], peers: Peers, lane: int = 0
+    outgoing: Sequence[Tensor],
+    incoming: Sequence[Tensor],
+    peers: Peers,
+    channel: int = MAIN_CHANNEL,
 ) -> None:
     """Send ``outgoing[p]`` to the one at position ``p`` and receive ``incoming[p]`` from it.
 
@@ -47,23 +49,18 @@ def exchange(
         outgoing: for every one of the peers, a contiguous uint8 vector.
         incoming: for every one of the peers, a contiguous uint8 vector of the length that it
             sends to this rank.
-        peers: those who take part. Two exchanges of a lane among them must not run at once.
-        lane: see :mod:`thinwire.comm.sender`.
+        peers: those who take part.
+        channel: of the thread that sends; on every rank its calls must come in the same order.
 
     Raises:
         RankError: a peer closed the connection or did not answer in time; says which.
     """
     incoming[peers.rank].copy_(outgoing[peers.rank])
-    _in_rounds(outgoing, incoming, peers, EXCHANGE_TAG + TAGS_PER_LANE * lane)
+    _in_rounds(outgoing, incoming, peers, channel)
 
 
 def gather(
-    payload: Tensor,
-    gathered: Sequence[Tensor],
-    peers: Peers,
-    lane: int = 0,
-    *,
-    tag: int = GATHER_TAG,
+    payload: Tensor, gathered: Sequence[Tensor], peers: Peers, channel: int = MAIN_CHANNEL
 ) -> None:
     """Send ``payload`` to all peers and receive theirs, in rounds.
 
@@ -72,12 +69,11 @@ def gather(
     Args:
         payload: a contiguous uint8 vector.
         gathered: for every one of the peers, a contiguous uint8 vector of the length that it sends.
-        peers: those who take part. Two gathers of one tag and lane among them must not run at once.
-        lane: see :mod:`thinwire.comm.sender`.
-        tag: ``GATHER_TAG`` in a job, ``DELTA_TAG`` for deltas, ``MAIN_THREAD_TAG`` outside.
+        peers: those who take part.
+        channel: as of :func:`exchange`.
     """
     gathered[peers.rank].copy_(payload)
-    _in_rounds([payload] * peers.size, gathered, peers, tag + TAGS_PER_LANE * lane)
+    _in_rounds([payload] * peers.size, gathered, peers, channel)
 
 
 def gather_rows(payload: Tensor, gathered: Tensor, peers: Peers) -> None:
@@ -102,7 +98,7 @@ def gather_rows(payload: Tensor, gathered: Tensor, peers: Peers) -> None:
         return
     spread_out = len(set(peers.hosts)) == peers.size or peers.size == 2
     if spread_out and dist.get_backend(peers.group) == "gloo":
-        gather(payload, list(gathered), peers, tag=MAIN_THREAD_TAG)
+        gather(payload, list(gathered), peers)
     else:
         try:
             dist.all_gather_single(gathered.view(-1), payload, group=peers.group)
@@ -111,7 +107,7 @@ def gather_rows(payload: Tensor, gathered: Tensor, peers: Peers) -> None:
 
 
 def _in_rounds(
-    outgoing: Sequence[Tensor], incoming: Sequence[Tensor], peers: Peers, tag: int
+    outgoing: Sequence[Tensor], incoming: Sequence[Tensor], peers: Peers, channel: int
 ) -> None:
     for distance in range(1, peers.size):
         target = (peers.rank + distance) % peers.size
@@ -126,7 +122,7 @@ def _in_rounds(
             if len(buffer)
         ]
         if planned:
-            _run_round(planned, peers, tag)
+            _run_round(planned, peers, _FIRST_TAG + channel)
 
 
 def _run_round(

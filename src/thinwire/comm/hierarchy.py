@@ -244,9 +244,9 @@ class _Hop:
             len(payload) for peer, payload in enumerate(self._outgoing) if peer != self._peers.rank
         )
 
-    def run(self, lane: int) -> None:
+    def run(self, channel: int) -> None:
         """Exchange the payloads."""
-        exchange(self._outgoing, self._incoming, self._peers, lane)
+        exchange(self._outgoing, self._incoming, self._peers, channel)
 
     def sum_up(self) -> None:
         """Decode what arrived and sum it in fp32, in the order of the peers."""

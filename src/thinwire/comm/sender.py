@@ -12,10 +12,11 @@ such as reductions in two hops:
 So neither hop waits while what came over the other is decoded and encoded anew.
 
 Note: one order. Every rank submits the same jobs in the same order, and in each lane transfers run
-strictly in that order, so exchanges pair up as if they ran on the spot; those of different lanes
-have tags of their own. The threads change when something happens, never what: all numbers are those
-of `run_now`. Kernels and gloo release the interpreter's lock. Transfers must be point to point: the
-backend numbers its collectives by order of submission, and the main thread submits those.
+strictly in that order, so exchanges pair up as if they ran on the spot. Every lane has a channel
+of its own (:mod:`thinwire.comm.exchange`). The threads change when something happens, never what:
+all numbers are those of `run_now`. Kernels and gloo release the interpreter's lock. Transfers must
+be point to point: the backend numbers its collectives by order of submission, and the main thread
+submits those.
 
 Note: no lane waits for ever. A lane takes no job while the next one still has one waiting, which
 bounds memory. A transfer waits for its own kind on other ranks and for earlier jobs only, never for
@@ -41,6 +42,8 @@ from dataclasses import dataclass
 
 import torch
 
+from thinwire.comm.exchange import MAIN_CHANNEL
+
 __all__ = [
     "Job",
     "Sender",
@@ -54,6 +57,8 @@ __all__ = [
 # Jobs that may wait in line for room. Each holds its input alive; the limit bounds that memory.
 MAX_WAITING = 4
 
+MAX_LINES = 2  # senders of a process that send to the same ranks
+
 # How long a process that ends waits for the next of its jobs to end. A late reduction is of one
 # bucket or block: at 10 Mbit/s this is time for 70 MB of payload.
 LONGEST_WAIT_AT_EXIT_S = 60.0
@@ -64,7 +69,7 @@ class Transfer:
     """What a job hands to the wire.
 
     Attributes:
-        run: sends and receives in the lane whose number it is given; returns when both are done.
+        run: sends and receives in the channel that it is given; returns when both are done.
         is_last: whether the job has no further transfer.
     """
 
@@ -77,8 +82,8 @@ Job = Iterator[Transfer]
 
 def run_now(job: Job) -> None:
     """Run a job to its end in the calling thread."""
-    for lane, transfer in enumerate(job):
-        transfer.run(lane)
+    for transfer in job:
+        transfer.run(MAIN_CHANNEL)
 
 
 class Ticket:
@@ -119,14 +124,15 @@ class Sender:
     """Runs jobs in threads of its own, which start with the first job that needs them.
 
     Args:
-        name: of the threads.
+        line: its number, below ``MAX_LINES``: no two senders have the same that send to the same
+            ranks.
     """
 
-    def __init__(self, name: str = "") -> None:
-        self._name = name
+    def __init__(self, line: int = 0) -> None:
+        self._line = line
         self._lanes: list[queue.Queue[_Running]] = []
         self._room = threading.BoundedSemaphore(MAX_WAITING)
-        self._codec = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"thinwire-codec{name}")
+        self._codec = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"thinwire-codec{line}")
         self._first_lane: threading.Thread | None = None
         self._num_under_way = 0
         self._ended = threading.Condition()
@@ -173,7 +179,7 @@ class Sender:
         # the room before the first lane is limited by the semaphore
         self._lanes.append(queue.Queue(maxsize=min(number, 1)))
         # a daemon: a rank that fails must not wait for a peer that will never answer
-        name = f"thinwire-wire{number}{self._name}"
+        name = f"thinwire-wire{self._line}.{number}"
         thread = threading.Thread(target=self._serve, args=(number,), daemon=True, name=name)
         thread.start()
         return thread
@@ -192,7 +198,7 @@ class Sender:
     def _send(self, running: _Running, lane: int) -> None:
         transfer = running.next_transfer.result()
         if transfer is not None:
-            transfer.run(lane)
+            transfer.run(MAIN_CHANNEL + 1 + self._line + MAX_LINES * lane)
         if transfer is None or transfer.is_last:
             self._codec.submit(self._complete, running.job, running.ticket)
             return
@@ -236,9 +242,9 @@ def shared_delta_sender() -> Sender:
     """A line for the deltas of replicas, beside one in which late gradients are under way.
 
     Forward waits for deltas, and nobody for late gradients: in one line it would wait for both. The
-    two share the wire. They cannot be mistaken for each other, as deltas have a tag of their own.
+    two share the wire.
     """
-    return _finished_at_exit(Sender("-deltas"))
+    return _finished_at_exit(Sender(line=1))
 
 
 def _finished_at_exit(sender: Sender) -> Sender:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from thinwire.comm.exchange import DELTA_TAG, MAIN_THREAD_TAG, gather
+from thinwire.comm.exchange import gather
 from thinwire.comm.hierarchy import TwoLevels
 from thinwire.comm.layout import ShardLayout
 from thinwire.comm.ledger import BF16_BYTES, Ledger
@@ -139,15 +139,14 @@ class Resident:
         payload = self._encode(change, layout, key)
         payloads = self._empty(sizes[levels.within.rank :: per_host])
         passes_on = not self._is_split and per_host > 1
-        send = functools.partial(gather, tag=DELTA_TAG)
         yield Transfer(
-            functools.partial(send, payload, payloads, levels.across), is_last=not passes_on
+            functools.partial(gather, payload, payloads, levels.across), is_last=not passes_on
         )
         sent_within = 0
         if passes_on:
             bundle = torch.cat(payloads)
             bundles = self._empty([sum(sizes[place::per_host]) for place in range(per_host)])
-            yield Transfer(functools.partial(send, bundle, bundles, levels.within))
+            yield Transfer(functools.partial(gather, bundle, bundles, levels.within))
             sent_within = (per_host - 1) * len(bundle)
             parts = [torch.split(b, sizes[place::per_host]) for place, b in enumerate(bundles)]
             payloads = [parts[slot % per_host][slot // per_host] for slot in self._slots()]
@@ -228,7 +227,7 @@ class Resident:
         )
         own = self._rows.view(-1).view(torch.uint8)
         parts = [part.view(-1).view(torch.uint8) for part in gathered]
-        gather(own, parts, levels.within, tag=MAIN_THREAD_TAG)
+        gather(own, parts, levels.within)
         by_host = output.view(levels.across.size, levels.within.size, -1)
         by_host.copy_(gathered.transpose(0, 1))
         self._ledger.record(
