@@ -28,6 +28,7 @@ def make_run(
     values: dict[str, Any] = {
         "recipe": recipe,
         "step_s": Spread.of(counted),
+        "measured": len(counted),
         "step_times_s": (3 * step_s, 2 * step_s, *counted),
         "settling_steps": 2,
         "losses": (5.5, 4.0, 3.0, 2.6, 2.5),

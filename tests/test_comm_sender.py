@@ -9,6 +9,7 @@ import time
 import pytest
 
 from thinwire.comm.sender import MAX_LINES, MAX_WAITING, Job, Sender, Transfer, run_now
+from thinwire.errors import RankError
 
 
 def recorded(name: int, events: list[tuple[int, str]], num_transfers: int = 1) -> Job:
@@ -150,7 +151,9 @@ def test_the_next_job_encodes_while_one_is_on_the_wire() -> None:
 
 
 @pytest.mark.parametrize("where", ["encode", "send", "decode"])
-def test_an_error_reaches_whoever_waits_and_the_sender_goes_on(where: str) -> None:
+def test_an_error_reaches_whoever_waits_and_no_later_payload_stands_in_for_the_lost_one(
+    where: str,
+) -> None:
     sender = Sender()
 
     def fail(_lane: int = 0) -> None:
@@ -167,8 +170,17 @@ def test_an_error_reaches_whoever_waits_and_the_sender_goes_on(where: str) -> No
     failed, fine = sender.submit(job()), sender.submit(recorded(0, events))
     with pytest.raises(RuntimeError, match="the peer is gone"):
         failed.wait()
-    fine.wait()
-    assert len(events) == 3
+    later = sender.submit(recorded(1, events))
+    sends = [name for name, what in events if what.startswith("send")]
+    if where == "decode":
+        # everything was sent, and the order is that of the other ranks
+        fine.wait()
+        later.wait()
+        return
+    for ticket in (fine, later):
+        with pytest.raises(RankError, match=r"an earlier exchange failed .*RuntimeError: the peer"):
+            ticket.wait()
+    assert not sends
 
 
 def test_the_line_is_bounded() -> None:

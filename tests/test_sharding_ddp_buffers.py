@@ -111,6 +111,26 @@ def test_a_join_that_would_choose_the_rank_is_refused() -> None:
     run_world(join_body, 2)
 
 
+def uneven_body(rank: int, size: int, text: str) -> float:
+    """Rank 1 has twice as much data; while it goes on, rank 0 contributes zeros."""
+    model = DistributedDataParallel(Normed(), broadcast_buffers=False)
+    tw.compress(model, parse_recipe(text))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Join([model]):
+        for step in range(3 * (1 + rank)):
+            model(batch(rank, step)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return sum(p.double().sum().item() for p in model.parameters())
+
+
+@pytest.mark.parametrize("text", ["ddp", INT8, "ddp:grads=int4/128:feedback=true:min_numel=0"])
+def test_ranks_with_uneven_data_may_join(text: str) -> None:
+    first, second = run_world(uneven_body, 2, text)
+    # rank 0 has what was broadcast to it at the end
+    assert first == second
+
+
 def unfrozen_body(rank: int, size: int) -> None:
     model = Normed()
     model.up.weight.requires_grad_(False)

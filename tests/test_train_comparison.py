@@ -71,7 +71,8 @@ def test_with_local_steps_times_are_means_from_meeting_to_meeting() -> None:
     # ten counted steps of 0.1 to 1.0 s: the median step would be 0.55 s, whatever a meeting takes
     assert (run.step_s.min, run.step_s.max) == pytest.approx((0.3, 0.8))
     assert run.step_s.median == pytest.approx(0.55)
-    assert run.counted_steps == COUNTED
+    assert run.measured == COUNTED // 5
+    assert make_measured().measured == COUNTED
 
 
 def test_the_train_loss_is_the_mean_of_the_last_tenth() -> None:

@@ -137,11 +137,24 @@ def test_time_that_is_paid_for_in_loss_is_no_gain(
     assert ("what more steps make of it" in found.text) == (loss == 2.5 * 1.02)
 
 
-def test_two_losses_that_are_not_finite_are_held_against_each_other_by_time() -> None:
+def test_a_recipe_that_diverges_never_pays_even_if_the_first_one_did_too() -> None:
     base = make_run("base", step_s=1.0, validation_loss=None)
     _, found = judge(make_setting([base, compressed(0.5, validation_loss=None)]))
-    assert found.outcome is Outcome.PAYS
+    assert found.outcome is Outcome.DIVERGES
     assert "not finite" in found.text
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 0), (0, 1), (2, 2)])
+def test_where_steps_were_skipped_nothing_is_concluded_from_times(first: int, second: int) -> None:
+    base = make_run("base", step_s=1.0, skipped_steps=first)
+    setting = make_setting([base, compressed(0.5, skipped_steps=second)])
+    assert judge(setting)[1].outcome is Outcome.SKIPS
+    assert "cannot be judged, for steps were skipped: small (2x)" in conclude(setting)
+
+
+def test_a_recipe_that_is_a_little_faster_is_not_told_that_coding_costs_more() -> None:
+    assert "coding" not in verdict(1.0, compressed(0.95)).text
+    assert "costs" in verdict(1.0, compressed(1.05)).text
 
 
 def test_the_conclusion_tells_a_higher_loss_and_a_training_that_is_lost() -> None:
@@ -157,10 +170,9 @@ def test_the_conclusion_tells_a_higher_loss_and_a_training_that_is_lost() -> Non
     )
 
 
-@pytest.mark.parametrize(("counted", "said"), [(1, "Of 1 step only"), (2, "Of 2 steps only")])
-def test_a_conclusion_from_too_few_steps_says_so(counted: int, said: str) -> None:
-    few = make_run("fast", step_s=0.5, step_times_s=(1.0,) * (2 + counted))
-    runs = [make_run("base", step_s=1.0), few]
+@pytest.mark.parametrize(("measured", "said"), [(1, "once only"), (2, "twice only")])
+def test_a_conclusion_from_too_few_steps_says_so(measured: int, said: str) -> None:
+    runs = [make_run("base", step_s=1.0), make_run("fast", step_s=0.5, measured=measured)]
     assert said in conclude(make_setting(runs))
     assert "only" not in conclude(make_setting([make_run("a", step_s=1.0), compressed(0.5)]))
 

@@ -1,7 +1,9 @@
 """A peer that does not answer: the backend's error, which names an address, with the rank's name.
 
 A rank that waits for another one learns of its end in two ways: the connection is closed, or the
-process group's timeout passes. Which of its peers that was, only the collective knows.
+process group's timeout passes. Which of its peers that was, only the collective knows. Where a rank
+hangs and all timeouts pass at once, one that waits for a healthy rank names that one, whose log
+leads on.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ def lost_peer(peers: Peers, positions: tuple[int, ...], error: RuntimeError) -> 
     listed = " or ".join(_named(peers, position) for position in dict.fromkeys(positions))
     return RankError(
         f"rank {dist.get_rank()} waited for {listed}, which closed the connection or did not "
-        f"answer in time; look at the log of that rank for what happened first ({error})"
+        "answer in time, perhaps since it waited for another one itself; look at the log of that "
+        f"rank for what happened first ({error})"
     )
 
 

@@ -22,6 +22,11 @@ Note: no lane waits for ever. A lane takes no job while the next one still has o
 bounds memory. A transfer waits for its own kind on other ranks and for earlier jobs only, never for
 a later one, so the earliest job that is under way anywhere can always go on.
 
+Note: errors. A job that fails before its last transfer leaves a gap in the order of its rank, and
+what the rank sent next would be taken for what is missing. So the sender sends nothing more: every
+later job fails with an error that says so. An error in what follows the last transfer is the job's
+own.
+
 Note: the end of the process. What is under way when a script ends is finished first: an interpreter
 that is torn down ends its threads where they wait for a lock it holds, and one that does so inside
 the backend ends the process with an abort. A rank that left at once would also fail the peers that
@@ -43,6 +48,7 @@ from dataclasses import dataclass
 import torch
 
 from thinwire.comm.exchange import MAIN_CHANNEL
+from thinwire.errors import RankError
 
 __all__ = [
     "Job",
@@ -134,6 +140,7 @@ class Sender:
         self._room = threading.BoundedSemaphore(MAX_WAITING)
         self._codec = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"thinwire-codec{line}")
         self._first_lane: threading.Thread | None = None
+        self._failed: BaseException | None = None
         self._num_under_way = 0
         self._ended = threading.Condition()
 
@@ -190,10 +197,20 @@ class Sender:
             if running.took_room and lane == 0:
                 self._room.release()
             try:
+                if self._failed is not None:
+                    raise self._broken(self._failed) from self._failed
                 self._send(running, lane)
             except BaseException as error:
+                self._failed = self._failed or error
                 self._close(running.ticket, error)
             del running  # what the job held is free while the thread waits for the next
+
+    @staticmethod
+    def _broken(error: BaseException) -> RankError:
+        return RankError(
+            "an earlier exchange failed on this rank, and what it sent next would be taken for "
+            f"that ({type(error).__name__}: {error}); end the run and continue from a checkpoint"
+        )
 
     def _send(self, running: _Running, lane: int) -> None:
         transfer = running.next_transfer.result()

@@ -28,6 +28,7 @@ from thinwire.comm.reduction import ReduceOp
 from thinwire.comm.topology import Peers, backend_device
 
 __all__ = [
+    "Reduction",
     "all_gather",
     "all_reduce",
     "all_reduce_losses",
@@ -80,25 +81,46 @@ def reduce_scatter(
     return work
 
 
+class Reduction:
+    """An all-reduce under way.
+
+    Args:
+        work: the backend's.
+        peers: those who take part.
+    """
+
+    def __init__(self, work: dist.Work, peers: Peers) -> None:
+        self._work = work
+        self._peers = peers
+
+    def wait(self) -> None:
+        """Return when it is done.
+
+        Raises:
+            RankError: a peer closed the connection or did not answer in time; says which.
+        """
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            raise lost_in_ring(self._peers, error) from error
+
+    def future(self) -> torch.futures.Future[Tensor]:
+        """Of the reduced values; an error in it is the backend's."""
+        future: torch.futures.Future[list[Tensor]] = self._work.get_future()
+        return future.then(lambda done: done.value()[0])
+
+
 def all_reduce(
     values: Tensor, peers: Peers, ledger: Ledger, op: ReduceOp = dist.ReduceOp.SUM
-) -> torch.futures.Future[Tensor]:
-    """``torch.distributed.all_reduce``, counted, as a future of ``values``.
+) -> Reduction:
+    """``torch.distributed.all_reduce``, counted, in place and under way when this returns.
 
     Bytes sent per rank = 2 (W - 1) / W * bytes of ``values``.
     """
     work = dist.all_reduce(values, op=op, group=peers.group, async_op=True)
     assert work is not None  # async_op=True on a member of the group
     _record(ledger, "all_reduce", peers, values, 2 * (peers.size - 1) / peers.size)
-    future: torch.futures.Future[list[Tensor]] = work.get_future()
-
-    def reduced(done: torch.futures.Future[list[Tensor]]) -> Tensor:
-        try:
-            return done.value()[0]
-        except RuntimeError as error:
-            raise lost_in_ring(peers, error) from error
-
-    return future.then(reduced)
+    return Reduction(work, peers)
 
 
 def broadcast(tensors: Sequence[Tensor], peers: Peers, ledger: Ledger) -> None:

@@ -20,6 +20,7 @@ from thinwire.errors import ConfigError, StateError
 from thinwire.patterns import check_patterns, check_shapes
 from thinwire.recipe import Recipe
 from thinwire.sharding import ddp, local_sgd
+from thinwire.sharding.arguments import check_model, check_wrapped
 from thinwire.sharding.compression import Compression
 from thinwire.sharding.counters import watch_steps
 from thinwire.sharding.kernels import compile_in_turn
@@ -68,11 +69,12 @@ def shard(
     """
     with refused_together("thinwire.shard"):
         _check_recipe(recipe)
+        check_model(model, overlap)
     _agree_on_recipe(recipe)
     with refused_together("thinwire.shard"):
         _check_support(model, recipe)
         _check_plain(model)
-        check_wrapping(recipe, blocks, mesh)
+        check_wrapping(model, recipe, blocks, mesh)
     topology = _agree_on_parameters(model, recipe)
     if recipe.stage > 0:
         model = wrap_fsdp(model, recipe, topology, blocks, mesh)
@@ -100,10 +102,12 @@ def compress(model: nn.Module, recipe: Recipe, *, overlap: bool = True) -> None:
     """
     with refused_together("thinwire.compress"):
         _check_recipe(recipe)
+        check_model(model, overlap)
     _agree_on_recipe(recipe)
     with refused_together("thinwire.compress"):
         _check_support(model, recipe)
-        _check_wrapped(model, recipe)
+        check_wrapped(model)
+        _check_recipe_fits_wrapper(model, recipe)
     topology = _agree_on_parameters(model, recipe)
     _attach(model, recipe, topology, overlap=overlap)
 
@@ -176,7 +180,7 @@ def _check_plain(model: nn.Module) -> None:
         )
 
 
-def _check_wrapped(model: nn.Module, recipe: Recipe) -> None:
+def _check_recipe_fits_wrapper(model: nn.Module, recipe: Recipe) -> None:
     """Raise unless a model is wrapped as the recipe says; how it was wrapped is past changing."""
     is_ddp = isinstance(model, DistributedDataParallel)
     if is_ddp != (recipe.stage == 0):
@@ -212,6 +216,10 @@ def _agree_on_parameters(model: nn.Module, recipe: Recipe) -> Topology:
         for name, p in model.named_parameters()
     ]
     require_agreement("model's list of parameters", listed)
+    if recipe.stage == 0:
+        # DDP makes rank 0's everyone's, one after another in one flat buffer
+        buffers = [f"{name} {list(b.shape)} {b.dtype}" for name, b in model.named_buffers()]
+        require_agreement("model's list of buffers", buffers)
     plain = model.module if isinstance(model, DistributedDataParallel) else model
     shapes = {name: p.shape for name, p in plain.named_parameters()}
     check_patterns(recipe, shapes)

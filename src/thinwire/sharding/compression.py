@@ -54,6 +54,13 @@ class StepMemory(Protocol):
         """The step under way is not taken: be as before it."""
 
 
+class UnderWay(Protocol):
+    """A reduction that was begun."""
+
+    def wait(self) -> None:
+        """Return when it is done; raise its error."""
+
+
 @dataclass(slots=True)
 class Compression:
     """The parts that all sockets of one model share.
@@ -98,7 +105,7 @@ class Compression:
     stores: dict[str, Store] = field(default_factory=dict)
     _rule: FormatRule = field(init=False)
     _rule_within: FormatRule | None = field(init=False)
-    _pending: list[Ticket] = field(default_factory=list)
+    _pending: list[UnderWay] = field(default_factory=list)
     _watched_pass: int = -1
 
     def __post_init__(self) -> None:
@@ -208,20 +215,26 @@ class Compression:
     ) -> None:
         """Reduce gradients beside compute; ``backward()`` does not return before it is done.
 
-        Callbacks that autograd runs at the end of a backward pass run in order of registration, so
-        this one comes after FSDP2's, which reduces the root module's gradients. A pass that failed
-        ran no callback, so every pass registers its own.
-
         Args:
             job: what reduces them.
             when_done: told when the job has ended; its error is raised at the end of backward.
         """
         assert self.sender is not None  # whoever defers has checked may_defer
+        self.finish_with_backward(self.sender.submit(job, when_done))
+
+    def finish_with_backward(self, reduction: UnderWay) -> None:
+        """Have ``backward()`` wait for a reduction, and raise its error. Within backward only.
+
+        Callbacks that autograd runs at the end of a backward pass run in order of registration, so
+        this one comes after FSDP2's, which reduces the root module's gradients, and before DDP's,
+        which would wrap an error in one of its own. A pass that failed ran no callback, so every
+        pass registers its own.
+        """
         this_pass = torch._C._current_graph_task_id()
         if this_pass != self._watched_pass:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish_pending)
             self._watched_pass = this_pass
-        self._pending.append(self.sender.submit(job, when_done))
+        self._pending.append(reduction)
 
     def reduce_now(self, job: Job) -> None:
         """Reduce gradients and return when it is done, in line after all that is under way.
@@ -237,8 +250,8 @@ class Compression:
 
     def _finish_pending(self) -> None:
         pending, self._pending = self._pending, []
-        for ticket in pending:
-            ticket.wait()
+        for reduction in pending:
+            reduction.wait()
 
     def may_defer(self, unit: Unit, output: Tensor, *, is_final: bool) -> bool:
         """Whether nobody reads a reduced gradient before the backward pass ends.

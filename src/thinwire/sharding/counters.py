@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -74,6 +75,11 @@ class Counters:
         self.commit()
 
 
+_watched: weakref.WeakKeyDictionary[nn.Module, list[Callable[[], None]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 def watch_steps(model: nn.Module, when_stepped: Callable[[], None]) -> None:
     """Have every step of a model's optimizer reported, for as long as the model lives.
 
@@ -84,15 +90,24 @@ def watch_steps(model: nn.Module, when_stepped: Callable[[], None]) -> None:
         model: whose optimizer is watched.
         when_stepped: called after each step; must not keep the model alive.
     """
-    watched = weakref.ref(model)
+    _watch_optimizers()
+    _watched.setdefault(model, []).append(when_stepped)
 
-    def after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        model = watched()
-        trained = (p for p in (model.parameters() if model is not None else ()) if p.requires_grad)
-        first = next(trained, None)
-        held = (p for group in optimizer.param_groups for p in group["params"])
-        if first is not None and any(p is first for p in held):
-            when_stepped()
 
-    hook = register_optimizer_step_post_hook(after_step)
-    weakref.finalize(model, hook.remove)
+@functools.cache
+def _watch_optimizers() -> None:
+    """Register the one hook of the process, for good.
+
+    Optimizers walk through the hooks as they are. One that went with its model would go when the
+    collector finds that, perhaps in the middle of a step of another model, which then fails.
+    """
+    register_optimizer_step_post_hook(_after_step)
+
+
+def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for model, callbacks in list(_watched.items()):
+        first = next((p for p in model.parameters() if p.requires_grad), None)
+        if id(first) in held:
+            for when_stepped in callbacks:
+                when_stepped()

@@ -15,12 +15,9 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # has no
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.comm import stock
-from thinwire.comm.ledger import Ledger
-from thinwire.comm.sender import run_now
-from thinwire.comm.topology import Topology
 from thinwire.errors import ConfigError, StateError
 from thinwire.sharding.averages import average_over
-from thinwire.sharding.compression import Compression
+from thinwire.sharding.compression import Compression, in_backward
 from thinwire.sharding.ddp_buffers import attach_buffers
 from thinwire.sharding.sliced import recipe_pieces
 from thinwire.sharding.units import CAST_NAMES
@@ -34,20 +31,22 @@ class StockHook:
 
     Args:
         model: the DDP module.
-        topology: which ranks share a host.
-        ledger: where bytes are recorded.
+        compression: what all sockets of the model share.
     """
 
-    def __init__(self, model: DistributedDataParallel, topology: Topology, ledger: Ledger) -> None:
-        self._peers = topology.peers(model.process_group)
-        self._ledger = ledger
+    def __init__(self, model: DistributedDataParallel, compression: Compression) -> None:
+        self._peers = compression.topology.peers(model.process_group)
+        self._compression = compression
 
     def __call__(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Average the bucket as DDP without a hook does, to the bit."""
         values = bucket.buffer()
         # DDP multiplies by the reciprocal before it sums; dividing would round differently
         values.mul_(1.0 / self._peers.size)
-        return stock.all_reduce(values, self._peers, self._ledger)
+        reduction = stock.all_reduce(values, self._peers, self._compression.ledger)
+        if in_backward():  # under Join there may be none
+            self._compression.finish_with_backward(reduction)
+        return reduction.future()
 
 
 class CompressedHook:
@@ -83,11 +82,11 @@ class CompressedHook:
             ticket = self._compression.reduce_late(self._average.job(reduced, key))
             late.exchange(gradients, reduced, ticket)
             future.set_result(bucket.buffer())
-        elif sender is None:
-            run_now(self._average.job(gradients, key))
+        elif sender is None or not in_backward():
+            # under Join a rank that has run out of data takes part without a backward pass
+            self._compression.reduce_now(self._average.job(gradients, key))
             future.set_result(bucket.buffer())
         else:
-            # an error is raised at the end of backward: DDP would wrap it in one of its own
             settle = functools.partial(_settle, future, bucket.buffer())
             self._compression.reduce_later(self._average.job(gradients, key), settle)
         return future
@@ -124,11 +123,16 @@ def attach(model: DistributedDataParallel, compression: Compression) -> None:
         compression.num_shards = 0  # several groups, each with gradients of its own
     compression.adapt(recipe_pieces(model.module, compression.recipe, peers.size), peers)
     hook = (
-        StockHook(model, compression.topology, compression.ledger)
+        StockHook(model, compression)
         if compression.recipe.is_uncompressed
         else CompressedHook(model, compression)
     )
-    model.register_comm_hook(hook, _call_hook)
+    try:
+        model.register_comm_hook(hook, _call_hook)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"the DDP module takes no communication hook: {error}; pass one that has none yet"
+        ) from error
     attach_buffers(model, compression.topology, compression.ledger)
     frozen = {n: p for n, p in model.module.named_parameters() if not p.requires_grad}
     if frozen:

@@ -15,6 +15,7 @@ from thinwire.comm.agreement import refused_together
 from thinwire.comm.topology import Topology
 from thinwire.errors import ConfigError
 from thinwire.recipe import Recipe
+from thinwire.sharding.arguments import check_blocks, check_mesh, check_replicable
 from thinwire.sharding.blocks import find_blocks, gather_for_every_one
 from thinwire.sharding.hybrid import mesh_within_host
 
@@ -24,6 +25,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def check_wrapping(
+    model: nn.Module,
     recipe: Recipe,
     blocks: Sequence[nn.Module | list[nn.Module]] | None,
     mesh: DeviceMesh | None,
@@ -31,7 +33,8 @@ def check_wrapping(
     """Raise if a model could not be wrapped as the recipe and the caller ask for together.
 
     Raises:
-        ConfigError: ``blocks`` or ``mesh`` contradict the recipe.
+        ConfigError: ``blocks`` or ``mesh`` contradict the recipe or the model, or stage 0 has
+            nothing to train.
     """
     if recipe.stage == 0 and (blocks is not None or mesh is not None):
         raise ConfigError(
@@ -48,6 +51,11 @@ def check_wrapping(
             "mesh and hybrid=true: hybrid shards over the ranks of each host, so there is no mesh "
             "to choose; leave one of them out"
         )
+    check_mesh(mesh)
+    if blocks is not None:
+        check_blocks(model, blocks)
+    if recipe.stage == 0:
+        check_replicable(model)
 
 
 def wrap_ddp(model: nn.Module) -> DistributedDataParallel:

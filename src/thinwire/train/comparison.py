@@ -56,6 +56,7 @@ class Run:
         recipe: its name, with overrides.
         step_s: seconds per step, as rank 0 saw them; of a recipe with local steps, the means of the
             steps from one meeting of the ranks to the next.
+        measured: of how many steps, or such means, that is the spread.
         step_times_s: of every step, the settling ones included.
         settling_steps: first steps that the figures leave out.
         losses: per step, mean over ranks, nats per token; ``None`` where not finite.
@@ -71,6 +72,7 @@ class Run:
 
     recipe: str
     step_s: Spread
+    measured: int
     step_times_s: tuple[float, ...]
     settling_steps: int
     losses: tuple[float | None, ...]
@@ -81,11 +83,6 @@ class Run:
     skipped_steps: int
     parameters: int
     predicted_step_s: float | None
-
-    @property
-    def counted_steps(self) -> int:
-        """The steps that the figures are of."""
-        return len(self.step_times_s) - self.settling_steps
 
     @property
     def across_bytes_per_rank(self) -> float:
@@ -130,10 +127,12 @@ class Run:
         """
         first = ranks[0]
         counted_s = first.step_s[first.settling_steps :]
+        rounds_s = [statistics.fmean(some) for some in _cut(counted_s, period)]
         nic_bytes = [rank.nic_bytes for rank in ranks if rank.nic_bytes is not None]
         return cls(
             recipe=recipe,
-            step_s=Spread.of([statistics.fmean(some) for some in _cut(counted_s, period)]),
+            step_s=Spread.of(rounds_s),
+            measured=len(rounds_s),
             step_times_s=first.step_s,
             settling_steps=first.settling_steps,
             losses=first.losses,

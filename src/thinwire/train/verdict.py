@@ -24,8 +24,8 @@ LOSS_NOISE = 0.01
 # Below this share of the step the link is not what the step waits for.
 COMPUTE_BOUND = 0.5
 
-# With fewer steps a median leaves out no outlier.
-FEWEST_STEPS = 3
+# Of fewer a median leaves out no outlier.
+FEWEST_MEASURED = 3
 
 
 class Outcome(enum.Enum):
@@ -34,6 +34,7 @@ class Outcome(enum.Enum):
     PAYS = "pays"
     COSTS_LOSS = "is faster at a higher loss"
     DIVERGES = "does not pay, for its loss is not finite"
+    SKIPS = "cannot be judged, for steps were skipped"
     LOSES = "does not pay"
     EVEN = "makes no difference"
 
@@ -81,9 +82,10 @@ def conclude(setting: Setting) -> str:
         if members:
             parts.append(f"{outcome.value}: {', '.join(members)}")
     text = f"{where}, against {first[0].recipe}: {'; '.join(parts)}."
-    counted = min(run.counted_steps for run in setting.runs)
-    if counted < FEWEST_STEPS:
-        text += f" Of {counted} step{'s' * (counted > 1)} only: give more --steps to be sure."
+    measured = min(run.measured for run in setting.runs)
+    if measured < FEWEST_MEASURED:
+        times = "once" if measured == 1 else "twice"
+        text += f" Measured {times} only: give more --steps to be sure."
     return text
 
 
@@ -99,7 +101,7 @@ def _judge_run(setting: Setting, first: Run, run: Run) -> Verdict:
     times = f"{format_duration(run.step_s.median)} against {format_duration(first.step_s.median)}"
     parts = [f"{words} ({times})", _compare_bytes(first, run), _compare_loss(first, run)]
     text = ", ".join(part for part in parts if part) + "."
-    if pace <= 0 and run.sent_bytes_per_rank < first.sent_bytes_per_rank:
+    if speedup <= 1 and run.sent_bytes_per_rank < first.sent_bytes_per_rank:
         text += f" {_why_not(setting, first)}"
     if _raises_loss(first, run):
         text += " That is more than rounding alone does: see what more steps make of it."
@@ -109,8 +111,11 @@ def _judge_run(setting: Setting, first: Run, run: Run) -> Verdict:
 
 
 def _outcome(first: Run, run: Run) -> Outcome:
-    if run.validation_loss is None and first.validation_loss is not None:
+    if run.validation_loss is None:
         return Outcome.DIVERGES
+    if run.skipped_steps or first.skipped_steps:
+        # a step that is not taken changes no weight, and deltas of nothing are not sent
+        return Outcome.SKIPS
     pace, raises_loss = _pace(first, run), _raises_loss(first, run)
     if pace > 0:
         return Outcome.COSTS_LOSS if raises_loss else Outcome.PAYS
