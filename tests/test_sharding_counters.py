@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.optim.optimizer import _global_optimizer_post_hooks
 
 import thinwire as tw
 from small_models import draw_tokens, make_model, token_loss
 from thinwire.errors import ConfigError, StateError
 from thinwire.recipes import parse_recipe
 from thinwire.sharding import ledger_of
-from thinwire.sharding.counters import Counters, watch_steps
+from thinwire.sharding.counters import Counters
 from world import run_world
 
 WARMUP_STEPS = 2
@@ -107,20 +104,6 @@ def test_only_the_optimizers_steps_count() -> None:
 def test_warm_up_of_what_loses_nothing_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"warmup_steps=2.*loses nothing"):
         tw.shard(make_model(), parse_recipe(text))
-
-
-def test_the_models_own_optimizer_is_watched_as_long_as_the_model_lives() -> None:
-    before, steps = len(_global_optimizer_post_hooks), []
-    model, other = nn.Linear(2, 2), nn.Linear(2, 2)
-    watch_steps(model, lambda: steps.append(1))
-    for watched in (model, other):
-        optimizer = torch.optim.SGD(watched.parameters(), lr=0.1)
-        watched(torch.ones(2)).sum().backward()
-        optimizer.step()
-    assert len(steps) == 1
-    del model, watched, optimizer
-    gc.collect()
-    assert len(_global_optimizer_post_hooks) == before
 
 
 def test_counters_go_on_where_they_were() -> None:

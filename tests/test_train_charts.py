@@ -30,7 +30,7 @@ def test_the_four_charts_are_well_formed_and_show_what_they_are_about() -> None:
     by_time, times, sent, by_step = draw()
     assert "seconds" in texts(by_time)
     assert "loss (nats per byte)" in texts(by_time)
-    assert "2.500 after 4 steps" in texts(by_step)
+    assert "2.500 after 5 steps" in texts(by_step)
     assert "250 ms" in texts(times)
     for word in ("all-gather", "reduce-scatter", "3 MB", "1.5 MB"):
         assert word in texts(sent)
@@ -42,7 +42,7 @@ def test_the_four_charts_are_well_formed_and_show_what_they_are_about() -> None:
 
 def test_the_words_for_those_who_do_not_see_hold_the_figures() -> None:
     by_time, times, sent, _ = draw()
-    assert "zero3 goes from 5.500 to 2.500 in 7 s" in by_time.alt
+    assert "zero3 goes from 5.500 to 2.500 in 8 s" in by_time.alt
     assert "zeropp:grads=int8/128 250 ms (from 225 ms to 275 ms)" in times.alt
     assert "zero3 sends 3 MB, all-gather 2 MB, reduce-scatter 1 MB" in sent.alt
 
@@ -79,8 +79,8 @@ def test_any_name_is_shown_as_it_is(name: str) -> None:
 
 def test_losses_that_are_not_finite_leave_a_gap_and_are_told() -> None:
     runs = [
-        make_run("broken", step_s=1.0, losses=(None,) * 4),
-        make_run("gap", step_s=1.0, losses=(3.0, None, 2.0, 1.0)),
+        make_run("broken", step_s=1.0, losses=(None,) * 5),
+        make_run("gap", step_s=1.0, losses=(3.0, None, 2.0, 1.5, 1.0)),
     ]
     by_time, *_ = draw_charts(runs, key="a")
     assert "broken never has a finite loss" in by_time.alt

@@ -64,8 +64,8 @@ def check_wrapped(model: nn.Module) -> None:
         return
     if not any(isinstance(module, FSDPModule) for module in model.modules()):
         raise ConfigError(
-            "the model is under neither fully_shard nor DistributedDataParallel: use "
-            "thinwire.shard on a plain model"
+            "the model is under neither fully_shard nor DistributedDataParallel: apply one of them "
+            "first, or call thinwire.shard, which does both"
         )
 
 

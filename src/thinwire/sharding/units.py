@@ -181,8 +181,7 @@ def find_units(model: nn.Module, recipe: Recipe) -> list[Unit]:
         recipe: decides the format of each parameter.
 
     Raises:
-        ConfigError: there is no FSDP2 module, or a parameter is sharded in a way that the
-            compressed collectives do not know.
+        ConfigError: a parameter is sharded in a way that the compressed collectives do not know.
     """
     names = {module: name for name, module in model.named_modules()}
     units = []
@@ -192,11 +191,6 @@ def find_units(model: nn.Module, recipe: Recipe) -> list[Unit]:
             together = {part: names[part] for part in _travelling_with(module)}
             listed.update(together)
             units.append(Unit(module, name, _members(together), recipe))
-    if not units:
-        raise ConfigError(
-            "the model holds no FSDP2 module: apply torch.distributed.fsdp.fully_shard first, "
-            "or call thinwire.shard, which does both"
-        )
     return units
 
 
