@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from thinwire.lab import read_interface
 from thinwire.train.corpus import default_corpus
 from thinwire.train.data import Batches
+from thinwire.train.leaving import leave
 from thinwire.train.loop import Schedule
 from thinwire.train.model_spec import parse_model
 from thinwire.train.models import build_model, next_token_loss
@@ -216,6 +217,7 @@ def main() -> None:
         print(json.dumps(result), flush=True)
     dist.barrier()
     dist.destroy_process_group()
+    leave(0)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from thinwire.errors import ThinwireError
 from thinwire.recipes import read_recipe
 from thinwire.train.data import Batches
 from thinwire.train.job import RankResult, TrainingJob
+from thinwire.train.leaving import leave
 from thinwire.train.loop import Schedule, train, validate
 from thinwire.train.model_spec import parse_model
 from thinwire.train.models import build_model
@@ -123,4 +124,4 @@ def _tell_nothing(step: int, loss: float, step_s: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from thinwire.errors import ThinwireError
 from thinwire.train.calibration.measuring import CalibrationJob, measure
 from thinwire.train.calibration.sample import write_samples
+from thinwire.train.leaving import leave
 from thinwire.train.rank_device import BACKENDS
 
 __all__ = ["main"]
@@ -50,4 +51,4 @@ def _tell_nothing(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))
