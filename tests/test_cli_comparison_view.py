@@ -61,14 +61,14 @@ def test_without_a_terminal_progress_is_a_line_per_recipe(
 ) -> None:
     with ComparisonProgress() as progress:
         progress.begin_setting(LINK, None)
-        progress.begin_run("zero3", 4)
+        progress.begin_run("zero3", 5)
         progress.step(StepEvent(step=0, loss=None, step_s=0.5))
         progress.end_run(make_run("zero3", step_s=1.0))
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.splitlines() == [
         "link: requested 100 Mbit/s, measured 99 Mbit/s",
-        "zero3: 4 steps, 1 s a step",
+        "zero3: 5 steps, 1 s a step",
     ]
 
 
