@@ -16,7 +16,7 @@ from thinwire.quoting import shortened
 
 __all__ = ["refused_together", "require_agreement"]
 
-_LONGEST_ITEM = 200  # in a message: that of a block lists its parameters
+_LONGEST_ITEM = 200  # in a message: names of parameters are long
 
 
 @contextmanager

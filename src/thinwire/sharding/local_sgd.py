@@ -23,11 +23,9 @@ from collections.abc import Iterator, Mapping
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.comm.sender import Job, run_now
-from thinwire.errors import ConfigError, StateError
+from thinwire.errors import StateError
 from thinwire.sharding.averages import average_over
 from thinwire.sharding.compression import Compression
 from thinwire.sharding.counters import watch_steps
@@ -52,9 +50,6 @@ class LocalSteps:
         compression: the recipe, the wire and the ledger.
         outer_lr: learning rate of the outer step.
         outer_momentum: its Nesterov momentum; 0: none.
-
-    Raises:
-        ConfigError: no parameter is trained.
     """
 
     def __init__(
@@ -68,11 +63,6 @@ class LocalSteps:
         self._compression = compression
         self._every = dict(model.named_parameters())
         self._trained = {name: p for name, p in self._every.items() if p.requires_grad}
-        if not self._trained:
-            raise ConfigError(
-                "local_steps: no parameter of the model is trained; set requires_grad before "
-                "thinwire.shard"
-            )
         group = dist.group.WORLD
         assert group is not None  # the ranks have agreed on the recipe
         self._peers = compression.topology.peers(group)
@@ -201,17 +191,9 @@ def attach(model: nn.Module, compression: Compression) -> None:
     optimizer that holds the model's first trained parameter counts, for as long as the model lives.
 
     Args:
-        model: a plain model.
+        model: a plain model, of which something is trained.
         compression: the recipe, the wire and the ledger.
-
-    Raises:
-        ConfigError: the model is wrapped already, or no parameter of it is trained.
     """
-    if any(isinstance(m, (DistributedDataParallel, FSDPModule)) for m in model.modules()):
-        raise ConfigError(
-            "local_steps: the model is under DDP or FSDP2, which reduce at every step; pass the "
-            "plain model to thinwire.shard"
-        )
     for tensor in (*model.parameters(), *model.buffers()):
         whole = tensor.detach().contiguous()  # which is the tensor itself, but for odd strides
         dist.broadcast(whole, src=0)

@@ -12,10 +12,10 @@ __all__ = ["leave"]
 def leave(code: int) -> NoReturn:
     """End this process at once, without tearing the interpreter down.
 
-    For a rank that has left its process group and written all it has to. While an interpreter is
-    torn down, a thread of the backend that asks for its lock ends the process with an abort
-    ("terminate called without an active exception"): seen in one of several hundred ranks, and
-    with it the whole comparison was lost, whose figures were there already.
+    For a rank that has left its process group and written all it has to. A few of many hundred
+    ranks were seen to end with an abort ("terminate called without an active exception"), which
+    would lose a whole comparison. It was not reproduced; CPython ends threads that ask for its lock
+    while it is torn down in just this way, and there are threads of the backend.
     """
     sys.stdout.flush()
     sys.stderr.flush()
